@@ -6,19 +6,30 @@ WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
 # The plugins of notebooks, of asyncio and of hypothesis, which no unit test uses, take longer to start
-# than most files of unit tests; `make test` checks the shapes of annotated arrays.
-QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio -p no:hypothesispytest --jaxtyping-packages=
+# than most files of unit tests; `make quick` checks no shapes of annotated arrays.
+PLAIN := $(RUN) -m pytest -p no:nbmake -p no:anyio -p no:hypothesispytest
+QUICK := $(PLAIN) --jaxtyping-packages=
 
-# Without its files of bytecode, Python would compile the libraries anew in every process.
+# Without its files of bytecode, Python would compile the libraries anew in every process; pip would write
+# those of every module, of most of which nothing imports a line.
 unexport PYTHONDONTWRITEBYTECODE
+export PIP_NO_COMPILE := 1
 
-.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
+.PHONY: train test test-all quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
 
+# All unit tests, a smoke test of each thing that one does with a run, and the structure of the repository:
+# five minutes on two cores, the set-up included.
+FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock mirror moved names)
+
 test: $(VENV)/installed-dev
-	$(RUN) -m pytest -n 2 --dist worksteal
+	$(PLAIN) -n 2 --dist worksteal $(FIRST)
+
+# And everything else: what compiles models, kills runs, executes the documents, compares with others.
+test-all: test
+	$(RUN) -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(FIRST))
 
 # The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.
@@ -33,11 +44,11 @@ endif
 docs-check: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist worksteal tests/meta
 
-# The models against timm on a CPU build of torch; without it `make test` skips them.
+# The models against timm on a CPU build of torch; without it `make test-all` skips them.
 parity: $(VENV)/installed-parity
 	$(RUN) -m pytest -n 2 tests/parity
 
-# Training steps through the compilers of TPUs and GPUs; without them `make test` skips these.
+# Training steps through the compilers of TPUs and GPUs; without them `make test-all` skips these.
 aot: $(VENV)/installed-aot
 	$(RUN) -m pytest -n 2 tests/aot
 
@@ -90,7 +101,7 @@ oldest:
 
 newest: PYTHON = $(firstword $(foreach v,3.14 3.13 3.12,$(shell command -v python$(v))))
 newest:
-	$(MAKE) .venv-newest/installed-parity .venv-newest/installed-aot test VENV=.venv-newest PYTHON=$(PYTHON)
+	$(MAKE) .venv-newest/installed-parity .venv-newest/installed-aot test-all VENV=.venv-newest PYTHON=$(PYTHON)
 
 # Refresh the lock files from pyproject.toml: the newest releases for each Python, and the oldest.
 COMPILE := $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml
@@ -107,6 +118,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
+	@echo "installing the locked packages into $(VENV), which takes a minute or two"
 	$(RUN) -m pip install -q --disable-pip-version-check -r requirements.txt
 	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
 	touch $@

@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.broken_files import DAMAGE
 from tests.photos import write_folder
+from tests.unit.data.stream.test_pipeline import same
 from vit_jax import data, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.cli.train import main
@@ -56,14 +57,6 @@ def take(source, count, *, max_broken=0, start_step=0, hosts=(0, 1), **fields):
     )
     with batches:
         return list(itertools.islice(batches, count))
-
-
-def same(a, b) -> None:
-    assert len(a) == len(b)
-    for one, two in zip(a, b, strict=True):
-        assert one.keys() == two.keys()
-        for key in one:
-            np.testing.assert_array_equal(one[key], two[key], err_msg=key)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A signal in any phase of a run is heeded at the next step's end, and nothing is lost.
 
-Between steps, and to processes of their own, tests/integration/train/test_resume.py sends it.
+Between steps, and to processes of their own, tests/smoke/test_runs.py sends it.
 """
 
 import logging

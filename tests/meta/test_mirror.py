@@ -103,18 +103,19 @@ def mirror(module: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_has_its_test_file(module: str) -> None:
-    covered = [test for pattern, test in ELSEWHERE.items() if fnmatch(module, pattern)]
-    folder, _, name = module.rpartition("/")
-    assert mirror(module) or covered, (
-        f"write {Path('tests/unit', folder, f'test_{name}')}, or name what covers it in ELSEWHERE"
-    )
+def test_every_module_has_its_test_file(subtests: pytest.Subtests) -> None:
+    for module in MODULES:
+        with subtests.test(module):
+            covered = [test for pattern, test in ELSEWHERE.items() if fnmatch(module, pattern)]
+            folder, _, name = module.rpartition("/")
+            path = Path("tests/unit", folder, f"test_{name}")
+            assert mirror(module) or covered, f"write {path}, or name what covers it in ELSEWHERE"
 
 
-@pytest.mark.parametrize("pattern, test", ELSEWHERE.items())
-def test_the_table_holds_what_it_has_to(pattern: str, test: str) -> None:
-    modules = [module for module in MODULES if fnmatch(module, pattern)]
-    assert modules, "there is no such module"
-    assert [m for m in modules if not mirror(m)], "it has its own test file; drop the row"
-    assert (ROOT / test).is_file(), f"there is no {test}"
+def test_the_table_holds_what_it_has_to(subtests: pytest.Subtests) -> None:
+    for pattern, test in ELSEWHERE.items():
+        with subtests.test(pattern):
+            modules = [module for module in MODULES if fnmatch(module, pattern)]
+            assert modules, "there is no such module"
+            assert [m for m in modules if not mirror(m)], "it has its own test file; drop the row"
+            assert (ROOT / test).is_file(), f"there is no {test}"

@@ -6,6 +6,7 @@ file, a member of an archive) becomes a path by `storage.foreign` alone, and nev
 """
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,7 @@ def _functions(tree: ast.AST, name: str = "") -> dict[str, tuple[list[str], str]
     return found
 
 
+@functools.cache
 def _all() -> dict[str, tuple[list[str], str]]:
     return {
         f"{path.relative_to(PACKAGE)}:{name}": value

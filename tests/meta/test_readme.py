@@ -365,21 +365,23 @@ def test_make_train_prints_and_leaves_what_the_readme_shows(made: tuple[Path, st
     assert (place / "runs" / "vit_mu_digits" / "learning_curve.png").is_file()
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if page.startswith("docs/")])
-def test_a_page_begins_with_a_command(page: str) -> None:
-    assert "python -m vit_jax " not in TEXTS[page]
-    if page not in ("docs/index.md", "docs/commands.md"):
-        words = TEXTS[page].partition("\n```")[0].split()
-        assert len(words) < 50, f"{page} has {len(words)} words before its first command"
+def test_a_page_begins_with_a_command(subtests: pytest.Subtests) -> None:
+    for page in [page for page in TEXTS if page.startswith("docs/")]:
+        with subtests.test(page):
+            assert "python -m vit_jax " not in TEXTS[page]
+            if page not in ("docs/index.md", "docs/commands.md"):
+                words = TEXTS[page].partition("\n```")[0].split()
+                assert len(words) < 50, f"{page} has {len(words)} words before its first command"
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_make_targets_exist(page: str) -> None:
-    lines = "\n".join(b.text for b in blocks(page) if b.language == "sh")
-    for target in re.findall(r"`make (\w+)`", TEXTS[page]) + re.findall(
-        r"^make (\w+)$", lines, re.MULTILINE
-    ):
-        make("-n", target)
+def test_make_targets_exist(subtests: pytest.Subtests) -> None:
+    for page in TEXTS:
+        with subtests.test(page):
+            lines = "\n".join(b.text for b in blocks(page) if b.language == "sh")
+            for target in re.findall(r"`make ([\w-]+)`", TEXTS[page]) + re.findall(
+                r"^make ([\w-]+)", lines, re.MULTILINE
+            ):
+                make("-n", target)
 
 
 def _console() -> list[object]:
@@ -429,15 +431,16 @@ def _config_of(words: tuple[str, ...] | list[str]) -> config_lib.Config:
     return cfg
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_flags_name_fields_that_exist(page: str) -> None:
-    text = TEXTS[page]
-    for block in blocks(page):
-        if block.language in ("sh", "bash"):
-            for command in commands(block):
-                _check_flags(" ".join(command.words), _config_of(command.words))
-        text = text.replace(block.text, "")
-    _check_flags(text, _config_of([]))
+def test_flags_name_fields_that_exist(subtests: pytest.Subtests) -> None:
+    for page in TEXTS:
+        with subtests.test(page):
+            text = TEXTS[page]
+            for block in blocks(page):
+                if block.language in ("sh", "bash"):
+                    for command in commands(block):
+                        _check_flags(" ".join(command.words), _config_of(command.words))
+                text = text.replace(block.text, "")
+            _check_flags(text, _config_of([]))
 
 
 def _check_flags(text: str, cfg: config_lib.Config) -> None:
@@ -453,27 +456,31 @@ def _check_flags(text: str, cfg: config_lib.Config) -> None:
         assert flag in known, flag
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_names_and_paths_exist(page: str) -> None:
-    text = TEXTS[page]
-    for target in re.findall(r"\]\(([^)#]+)", text):
-        if not target.startswith("http"):
-            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
-    places = r"(?:vit_jax|configs|tests|docs|benchmarks|requirements|\.ci)"
-    for path in re.findall(rf"`({places}[\w/.-]*)`", text):
-        if "/" in path or path.endswith(".txt"):
-            assert (ROOT / path).exists(), f"{page} speaks of {path}"
-    for name in re.findall(r"`(vit_jax(?:\.\w+)+)`", text):
-        pkgutil.resolve_name(name)
-    groups = "model|init|data|optim|objective|mesh|checkpoint|log"
-    python = page in ("docs/python.md", "docs/from_timm.md")  # there `model` is a Model, or timm's
-    for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
-        if not (python and path.startswith("model.")):
-            check_path(_config_of([]), path)
-    for recipe in re.findall(r"`variant\((.*?)\)`", text):
-        enums = {"Standardise": models.hybrid.Standardise}
-        enums |= {name: getattr(models.vit_family, name) for name in ("Gelu", "Pool", "PosEmbed")}
-        models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
+def test_names_and_paths_exist(subtests: pytest.Subtests) -> None:
+    for page in TEXTS:
+        with subtests.test(page):
+            text = TEXTS[page]
+            for target in re.findall(r"\]\(([^)#]+)", text):
+                if not target.startswith("http"):
+                    assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+            places = r"(?:vit_jax|configs|tests|docs|benchmarks|requirements|\.ci)"
+            for path in re.findall(rf"`({places}[\w/.-]*)`", text):
+                if "/" in path or path.endswith(".txt"):
+                    assert (ROOT / path).exists(), f"{page} speaks of {path}"
+            for name in re.findall(r"`(vit_jax(?:\.\w+)+)`", text):
+                pkgutil.resolve_name(name)
+            groups = "model|init|data|optim|objective|mesh|checkpoint|log"
+            # There `model` is a Model, or timm's.
+            python = page in ("docs/python.md", "docs/from_timm.md")
+            for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
+                if not (python and path.startswith("model.")):
+                    check_path(_config_of([]), path)
+            for recipe in re.findall(r"`variant\((.*?)\)`", text):
+                enums = {"Standardise": models.hybrid.Standardise}
+                enums |= {
+                    name: getattr(models.vit_family, name) for name in ("Gelu", "Pool", "PosEmbed")
+                }
+                models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
 
 
 def test_every_config_field_is_documented() -> None:

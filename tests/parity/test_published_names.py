@@ -92,23 +92,25 @@ def assert_is(cfg: ModelConfig, name: str, *, with_acts: bool) -> None:
     assert facts(ours, with_acts) == facts(theirs, with_acts)
 
 
-@pytest.mark.parametrize("name", [n for n in DOCUMENTED if is_timms(n)])
-def test_documented_network_is_timms(name: str) -> None:
-    cfg, cell = DOCUMENTED[name]
-    assert_is(cfg, name, with_acts="timm" in cell)
+def test_documented_network_is_timms(subtests: pytest.Subtests) -> None:
+    for name in [n for n in DOCUMENTED if is_timms(n)]:
+        with subtests.test(name):
+            cfg, cell = DOCUMENTED[name]
+            assert_is(cfg, name, with_acts="timm" in cell)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-def test_backbone_is_timms(name: str) -> None:
-    cfg, theirs = models.variant(name, num_classes=0), BACKBONES[name]["timm"]
-    if "dinov3" in name:
-        cfg.pool, cfg.image_size = Pool.GAP, (256, 256)  # timm's defaults
-    if cfg.layer_scale:
-        cfg.layer_scale = 1e-5  # to start from
-    assert_is(cfg, theirs, with_acts="siglip" not in name)
-    with torch.device("meta"):
-        network = timm.create_model(theirs, num_classes=0)
-    assert sum(p.numel() for p in network.parameters()) == BACKBONES[name]["params"]
+def test_backbone_is_timms(subtests: pytest.Subtests) -> None:
+    for name in BACKBONES:
+        with subtests.test(name):
+            cfg, theirs = models.variant(name, num_classes=0), BACKBONES[name]["timm"]
+            if "dinov3" in name:
+                cfg.pool, cfg.image_size = Pool.GAP, (256, 256)  # timm's defaults
+            if cfg.layer_scale:
+                cfg.layer_scale = 1e-5  # to start from
+            assert_is(cfg, theirs, with_acts="siglip" not in name)
+            with torch.device("meta"):
+                network = timm.create_model(theirs, num_classes=0)
+            assert sum(p.numel() for p in network.parameters()) == BACKBONES[name]["params"]
 
 
 def test_all_but_googles_own_names_are_timms() -> None:
@@ -116,45 +118,55 @@ def test_all_but_googles_own_names_are_timms() -> None:
     assert others == ["imagenet21k/ViT-B_16.npz", "vit_s16_i1k"]
 
 
-@pytest.mark.parametrize("name", [n for n in ROWS if re.sub(r"_\d{3}$", "", n) in OPTIONS])
-def test_counted_network_is_timms(name: str) -> None:
-    side = TABLE[name]["img_size"]
-    cfg = dataclasses.replace(published(name), gelu=Gelu.ERF, image_size=(side,))
-    assert_is(cfg, name, with_acts=True)
+def test_counted_network_is_timms(subtests: pytest.Subtests) -> None:
+    for name in [n for n in ROWS if re.sub(r"_\d{3}$", "", n) in OPTIONS]:
+        with subtests.test(name):
+            side = TABLE[name]["img_size"]
+            cfg = dataclasses.replace(published(name), gelu=Gelu.ERF, image_size=(side,))
+            assert_is(cfg, name, with_acts=True)
 
 
-@pytest.mark.parametrize("name", timm_config.architectures())
-def test_architecture_is_timms(name: str) -> None:
-    theirs = timm.get_pretrained_cfg(name)
-    size = theirs.input_size if theirs else (3, 224, 224)
-    tree = {"architecture": name, "num_classes": 5, "pretrained_cfg": {"input_size": list(size)}}
-    cfg = timm_config.model(tree, "config.json")
-    theirs = build(name, num_classes=5)
-    packed = getattr(cfg, "mlp", MlpKind.GELU) is MlpKind.SWIGLU
-    if not isinstance(theirs, timm.models.eva.Eva) and not packed:
-        assert_is(cfg, name, with_acts=True)
-        return
-    # The same network may have other modules there: every shape fits, and what shapes don't say.
-    shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
-    entries = timm_names.entries(cfg)
-    found = timm_names.with_timm_names(WeightsFile(name, shapes, lambda key: None), cfg)
-    fill(entries, found, is_ignored=timm_names.is_ignored, only_check=True)
-    assert isinstance(cfg, ViTConfig)
-    assert _POOLS[cfg.pool] == theirs.global_pool
-    norms = {module.eps for module in theirs.modules() if isinstance(module, torch.nn.LayerNorm)}
-    assert norms == {cfg.norm_eps}
-    assert theirs.blocks[0].attn.num_heads == cfg.num_heads
+def test_architecture_is_timms(subtests: pytest.Subtests) -> None:
+    for name in timm_config.architectures():
+        with subtests.test(name):
+            theirs = timm.get_pretrained_cfg(name)
+            size = theirs.input_size if theirs else (3, 224, 224)
+            tree = {
+                "architecture": name,
+                "num_classes": 5,
+                "pretrained_cfg": {"input_size": list(size)},
+            }
+            cfg = timm_config.model(tree, "config.json")
+            theirs = build(name, num_classes=5)
+            packed = getattr(cfg, "mlp", MlpKind.GELU) is MlpKind.SWIGLU
+            if not isinstance(theirs, timm.models.eva.Eva) and not packed:
+                assert_is(cfg, name, with_acts=True)
+                continue
+            # The same network may have other modules there: every shape fits, and what shapes do
+            # not say.
+            shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
+            entries = timm_names.entries(cfg)
+            found = timm_names.with_timm_names(WeightsFile(name, shapes, lambda key: None), cfg)
+            fill(entries, found, is_ignored=timm_names.is_ignored, only_check=True)
+            assert isinstance(cfg, ViTConfig)
+            assert _POOLS[cfg.pool] == theirs.global_pool
+            norms = {
+                module.eps for module in theirs.modules() if isinstance(module, torch.nn.LayerNorm)
+            }
+            assert norms == {cfg.norm_eps}
+            assert theirs.blocks[0].attn.num_heads == cfg.num_heads
 
 
 def siglips() -> list[str]:
     return timm.list_models("vit_*siglip*")
 
 
-@pytest.mark.parametrize("name", siglips())
-def test_gelu_of_siglip_is_the_one_that_is_said(name: str) -> None:
-    erf = re.match(r"vit_(so400m_patch14|base_patch16|large_patch16(?!.*512))_siglip", name)
-    cfg = published(name)
-    assert isinstance(cfg, ViTConfig)
-    assert cfg.gelu is Gelu.TANH  # Google's
-    found = act(build(name, depth=1).get_submodule("blocks.0.mlp.act"))
-    assert found == ("GELU" if erf else "GELUTanh")
+def test_gelu_of_siglip_is_the_one_that_is_said(subtests: pytest.Subtests) -> None:
+    for name in siglips():
+        with subtests.test(name):
+            erf = re.match(r"vit_(so400m_patch14|base_patch16|large_patch16(?!.*512))_siglip", name)
+            cfg = published(name)
+            assert isinstance(cfg, ViTConfig)
+            assert cfg.gelu is Gelu.TANH  # Google's
+            found = act(build(name, depth=1).get_submodule("blocks.0.mlp.act"))
+            assert found == ("GELU" if erf else "GELUTanh")

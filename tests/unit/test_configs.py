@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.photos import write_folder
 from tests.unit.models.tiny import SHRINK
 from tests.unit.models.tiny import shrink as shrink_model
 from vit_jax import config as config_lib
@@ -183,16 +182,10 @@ def run_id(run: tuple[Path, str]) -> str:
     return f"{run[0].stem}:{run[1]}".rstrip(":")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("photos")
-    write_folder(root, {"train": 8, "val": 3}, ("china", "flower", "sky"))
-    return root
-
-
-@pytest.mark.parametrize("run", RUNS, ids=run_id)
-def test_config_is_valid(run: tuple[Path, str]) -> None:
-    config_lib.check(load(*run))
+def test_config_is_valid(subtests: pytest.Subtests) -> None:
+    for run in RUNS:
+        with subtests.test(run_id(run)):
+            config_lib.check(load(*run))
 
 
 def test_those_that_are_trained_make_every_choice() -> None:
@@ -202,13 +195,14 @@ def test_those_that_are_trained_make_every_choice() -> None:
     assert not lacking, "add one of these to TRAINED"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_docstring_says_what_a_reader_needs(path: Path) -> None:
-    text = path.read_text()
-    assert f"--config=configs/{path.name}" in text
-    for word in ("Hardware:", "Published:"):
-        assert word in text, f"{path.name} lacks {word!r}"
-    assert len(text.splitlines()) <= 80
+def test_docstring_says_what_a_reader_needs(subtests: pytest.Subtests) -> None:
+    for path in FILES:
+        with subtests.test(path.stem):
+            text = path.read_text()
+            assert f"--config=configs/{path.name}" in text
+            for word in ("Hardware:", "Published:"):
+                assert word in text, f"{path.name} lacks {word!r}"
+            assert len(text.splitlines()) <= 80
 
 
 def test_names_of_files_and_runs_say_the_variant() -> None:

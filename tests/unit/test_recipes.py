@@ -134,29 +134,30 @@ def duration(text: str) -> str:
     return f"{int(text[:-1])} steps" if text.endswith("s") else f"{text} epochs"
 
 
-@pytest.mark.parametrize("run", TABLE)
-def test_numbers_are_the_published(run: str) -> None:
-    cfg, row = get(run), dict(zip(COLUMNS.split(), TABLE[run], strict=True))
-    side = int(row["side"])
-    text = {"duration": cfg.duration, "warmup": cfg.optim.warmup.replace("_", "")}
-    assert text == {"duration": duration(row["length"]), "warmup": duration(row["warmup"])}
-    assert cfg.optim.name == row["optim"]
-    assert cfg.model.image_size == (side, side)
-    numbers = {
-        "batch": cfg.data.batch_size,
-        "lr": cfg.optim.lr,
-        "end": cfg.optim.min_lr,
-        "wd": cfg.optim.weight_decay,
-        "path": getattr(cfg.model, "drop_path_rate", 0.0),
-        "smooth": getattr(cfg.objective, "label_smoothing", 0.0),
-        "mixup": cfg.data.mix.mixup_alpha,
-        "cutmix": cfg.data.mix.cutmix_alpha,
-        "erase": cfg.data.erasing_prob,
-        "copies": cfg.data.repeats,
-        "clip": cfg.optim.clip_norm,
-        "ema": cfg.ema_decay,
-    }
-    assert numbers == pytest.approx({key: float(row[key]) for key in numbers}, rel=1e-12)
+def test_numbers_are_the_published(subtests: pytest.Subtests) -> None:
+    for run in TABLE:
+        with subtests.test(run):
+            cfg, row = get(run), dict(zip(COLUMNS.split(), TABLE[run], strict=True))
+            side = int(row["side"])
+            text = {"duration": cfg.duration, "warmup": cfg.optim.warmup.replace("_", "")}
+            assert text == {"duration": duration(row["length"]), "warmup": duration(row["warmup"])}
+            assert cfg.optim.name == row["optim"]
+            assert cfg.model.image_size == (side, side)
+            numbers = {
+                "batch": cfg.data.batch_size,
+                "lr": cfg.optim.lr,
+                "end": cfg.optim.min_lr,
+                "wd": cfg.optim.weight_decay,
+                "path": getattr(cfg.model, "drop_path_rate", 0.0),
+                "smooth": getattr(cfg.objective, "label_smoothing", 0.0),
+                "mixup": cfg.data.mix.mixup_alpha,
+                "cutmix": cfg.data.mix.cutmix_alpha,
+                "erase": cfg.data.erasing_prob,
+                "copies": cfg.data.repeats,
+                "clip": cfg.optim.clip_norm,
+                "ema": cfg.ema_decay,
+            }
+            assert numbers == pytest.approx({key: float(row[key]) for key in numbers}, rel=1e-12)
 
 
 def test_sgd_decays_in_the_gradient() -> None:
@@ -165,13 +166,15 @@ def test_sgd_decays_in_the_gradient() -> None:
         assert optim.coupled_decay == (optim.name == "sgd" and optim.weight_decay > 0), run
 
 
-@pytest.mark.parametrize("run", [run for run in TABLE if run.startswith("regnet")])
-def test_regnet_schedule_and_decay(run: str) -> None:
-    optim = get(run).optim
-    assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "1 epoch")
-    assert (optim.schedule_lag, optim.nesterov, optim.decay) == (False, True, ".")
-    if run != "regnet_imagenet:resnet50":
-        assert (optim.warmup_lr, optim.warmup_overlap) == (pytest.approx(0.1 * optim.lr), True)
+def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
+    for run in [run for run in TABLE if run.startswith("regnet")]:
+        with subtests.test(run):
+            optim = get(run).optim
+            assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "1 epoch")
+            assert (optim.schedule_lag, optim.nesterov, optim.decay) == (False, True, ".")
+            if run != "regnet_imagenet:resnet50":
+                assert optim.warmup_lr == pytest.approx(0.1 * optim.lr)
+                assert optim.warmup_overlap
 
 
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_glyphs")  # own or drawn images
@@ -264,28 +267,30 @@ def test_dino_as_its_authors_trained_it(run: str) -> None:
     assert not any(re.search(optim.decay, x) for x in ("norm/scale", "norm/bias", "blocks/0/ls1"))
 
 
-@pytest.mark.parametrize("run", TIMM)
-def test_deit_schedule_and_images(run: str) -> None:
-    three = run.startswith(("deit3", "vit5")) and "_" not in run.partition(":")[2]
-    cfg = get(run)
-    optim, transform = cfg.optim, cfg.data.transform
-    assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "1 epoch")
-    assert (optim.schedule_lag, optim.warmup_overlap, optim.warmup_lr) == (True, True, 1e-6)
-    assert (optim.beta1, optim.beta2, optim.eps, optim.layer_decay) == (0.9, 0.999, 1e-8, 1)
-    assert optim.decay == ("kernel$|dist_token" if "distilled" in run else "kernel$")
-    assert (transform.crop, transform.resize) == (Crop.RANDOM_RESIZED, Interpolation.BICUBIC)
-    assert (transform.flip, transform.area, transform.aspect) == (True, (), ())
-    policy = ("3-augment", 0.3) if three else ("rand-m9-mstd0.5-inc1", 0.0)
-    assert (transform.auto_augment, transform.color_jitter) == policy
-    assert (cfg.data.mix.partner, cfg.data.mix.prob) == (Partner.REVERSED, 1.0)
-    assert (cfg.data.mix.switch_prob, cfg.data.mix.per_example) == (0.5, False)
-    assert cfg.data.mean == (0.485, 0.456, 0.406)
-    assert cfg.data.std == (0.229, 0.224, 0.225)
-    loss = (Loss.BCE, True) if three else (Loss.SOFTMAX, False)
-    assert (cfg.objective.loss, cfg.objective.binarize) == loss
-    constant = run.startswith(("deit3", "vit5", "cait"))
-    rule = getattr(cfg.model, "drop_path_rule", DropPathRule.LINEAR)
-    assert run.startswith("cait") or (rule is DropPathRule.CONSTANT) == constant
+def test_deit_schedule_and_images(subtests: pytest.Subtests) -> None:
+    for run in TIMM:
+        with subtests.test(run):
+            three = run.startswith(("deit3", "vit5")) and "_" not in run.partition(":")[2]
+            cfg = get(run)
+            optim, transform = cfg.optim, cfg.data.transform
+            assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "1 epoch")
+            assert (optim.schedule_lag, optim.warmup_overlap, optim.warmup_lr) == (True, True, 1e-6)
+            assert (optim.beta1, optim.beta2, optim.eps, optim.layer_decay) == (0.9, 0.999, 1e-8, 1)
+            assert optim.decay == ("kernel$|dist_token" if "distilled" in run else "kernel$")
+            assert transform.crop is Crop.RANDOM_RESIZED
+            assert transform.resize is Interpolation.BICUBIC
+            assert (transform.flip, transform.area, transform.aspect) == (True, (), ())
+            policy = ("3-augment", 0.3) if three else ("rand-m9-mstd0.5-inc1", 0.0)
+            assert (transform.auto_augment, transform.color_jitter) == policy
+            assert (cfg.data.mix.partner, cfg.data.mix.prob) == (Partner.REVERSED, 1.0)
+            assert (cfg.data.mix.switch_prob, cfg.data.mix.per_example) == (0.5, False)
+            assert cfg.data.mean == (0.485, 0.456, 0.406)
+            assert cfg.data.std == (0.229, 0.224, 0.225)
+            loss = (Loss.BCE, True) if three else (Loss.SOFTMAX, False)
+            assert (cfg.objective.loss, cfg.objective.binarize) == loss
+            constant = run.startswith(("deit3", "vit5", "cait"))
+            rule = getattr(cfg.model, "drop_path_rule", DropPathRule.LINEAR)
+            assert run.startswith("cait") or (rule is DropPathRule.CONSTANT) == constant
 
 
 def test_cifar10_from_scratch_is_deit_on_small_images() -> None:
@@ -301,19 +306,22 @@ def test_cifar10_from_scratch_is_deit_on_small_images() -> None:
     assert {name: ev.split for name, ev in cfg.evals.items()} == {"test": "test"}
 
 
-@pytest.mark.parametrize("run", SWIN)
-def test_swin_schedule_and_images(run: str) -> None:
-    cfg = get(run)
-    optim, transform = cfg.optim, cfg.data.transform
-    assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "")
-    assert (optim.schedule_lag, optim.warmup_overlap, optim.decay) == (True, False, "kernel$")
-    assert optim.warmup_lr == (4e-8 if "384" in run else 1e-6)
-    assert (transform.crop, transform.resize) == (Crop.RANDOM_RESIZED, Interpolation.BICUBIC)
-    assert (transform.flip, transform.auto_augment) == (True, "rand-m9-mstd0.5-inc1")
-    assert cfg.data.mix.partner is Partner.REVERSED
-    plain = cfg.evals["val"].transform
-    ratio = round(224 / plain.crop_ratio)
-    assert (plain.crop, ratio) == ((Crop.RESIZE if "384" in run else Crop.CENTER), 256)
+def test_swin_schedule_and_images(subtests: pytest.Subtests) -> None:
+    for run in SWIN:
+        with subtests.test(run):
+            cfg = get(run)
+            optim, transform = cfg.optim, cfg.data.transform
+            assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "")
+            assert (optim.schedule_lag, optim.warmup_overlap) == (True, False)
+            assert optim.decay == "kernel$"
+            assert optim.warmup_lr == (4e-8 if "384" in run else 1e-6)
+            assert transform.crop is Crop.RANDOM_RESIZED
+            assert transform.resize is Interpolation.BICUBIC
+            assert (transform.flip, transform.auto_augment) == (True, "rand-m9-mstd0.5-inc1")
+            assert cfg.data.mix.partner is Partner.REVERSED
+            plain = cfg.evals["val"].transform
+            ratio = round(224 / plain.crop_ratio)
+            assert (plain.crop, ratio) == ((Crop.RESIZE if "384" in run else Crop.CENTER), 256)
 
 
 @pytest.mark.parametrize(
@@ -332,41 +340,44 @@ def test_deit_is_tested_on_the_centre(run: str, side: int) -> None:
     assert round(cfg.model.image_size[0] / ev.transform.crop_ratio) == side
 
 
-@pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("deit3", "vit5", "cait"))])
-def test_deit3_vit5_and_cait_are_tested_on_the_central_square(run: str) -> None:
-    assert get(run).evals["val"].transform.crop_ratio == 1.0
+def test_deit3_vit5_and_cait_are_tested_on_the_central_square(subtests: pytest.Subtests) -> None:
+    for run in [run for run in TABLE if run.startswith(("deit3", "vit5", "cait"))]:
+        with subtests.test(run):
+            assert get(run).evals["val"].transform.crop_ratio == 1.0
 
 
-@pytest.mark.parametrize("run", TABLE)
-def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
-    # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
-    cfg = get(run)
-    authors = ("deit", "vit5", "cait", "convit", "swin", "regnet", "mae", "dino")
-    torch_born = run.startswith(authors)
-    rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
-    assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
+def test_each_evaluation_crops_as_the_code_of_its_paper(subtests: pytest.Subtests) -> None:
+    for run in TABLE:
+        with subtests.test(run):
+            # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
+            cfg = get(run)
+            authors = ("deit", "vit5", "cait", "convit", "swin", "regnet", "mae", "dino")
+            torch_born = run.startswith(authors)
+            rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
+            assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
 
 
 def is_taught(run: str) -> bool:
     return run.startswith(("cait", "flexivit")) or ("distilled" in run and "384" not in run)
 
 
-@pytest.mark.parametrize("run", [run for run in TABLE if is_taught(run)])
-def test_teachers(run: str) -> None:
-    cfg = get(run)
-    if run.startswith("flexivit"):
-        return  # by its own, below
-    distill, bit = cfg.objective.distill, run.startswith("bit")
-    teacher = models.variant(
-        "bit_r152x2" if bit else "regnety_16gf",
-        image_size=cfg.model.image_size,
-        dtype=distill.teacher.dtype,
-    )
-    assert distill.teacher == teacher
-    assert distill.kind is (Distillation.KL if bit else Distillation.HARD)
-    assert (distill.alpha, distill.temperature) == ((1.0 if bit else 0.5), 1.0)
-    assert (distill.mean, distill.std) == ((), ())
-    assert getattr(cfg.model, "distilled", False) == run.startswith("deit")
+def test_teachers(subtests: pytest.Subtests) -> None:
+    for run in [run for run in TABLE if is_taught(run)]:
+        with subtests.test(run):
+            cfg = get(run)
+            if run.startswith("flexivit"):
+                continue  # by its own, below
+            distill, bit = cfg.objective.distill, run.startswith("bit")
+            teacher = models.variant(
+                "bit_r152x2" if bit else "regnety_16gf",
+                image_size=cfg.model.image_size,
+                dtype=distill.teacher.dtype,
+            )
+            assert distill.teacher == teacher
+            assert distill.kind is (Distillation.KL if bit else Distillation.HARD)
+            assert (distill.alpha, distill.temperature) == ((1.0 if bit else 0.5), 1.0)
+            assert (distill.mean, distill.std) == ((), ())
+            assert getattr(cfg.model, "distilled", False) == run.startswith("deit")
 
 
 @pytest.mark.parametrize("size, name", [("s", "small"), ("b", "base"), ("l", "large")])
@@ -410,9 +421,8 @@ def test_only_the_fine_tunings_of_deit_run_as_evaluated() -> None:
         assert getattr(cfg.objective, "train_mode", True) != evaluated, run
 
 
-@pytest.mark.parametrize(
-    "run, weights, resize, skip",
-    [
+def test_fine_tunings_start_from(subtests: pytest.Subtests) -> None:
+    for run, weights, resize, skip in [
         ("deit_imagenet:b16_384", "timm:deit_base_patch16_224.fb_in1k.safetensors", "official", ()),
         (
             "deit_b16_cifar10",
@@ -433,11 +443,10 @@ def test_only_the_fine_tunings_of_deit_run_as_evaluated() -> None:
         ("cait_imagenet:m36_384", "ckpt:runs/cait_m36_imagenet", "official", ()),
         ("finetune_vit:cifar10", "npz:ViT-B_16.npz", "auto", ("^head/", "^pre_logits/")),
         ("finetune_bit:cifar10", "npz:BiT-M-R50x1.npz", "auto", ("^head/",)),
-    ],
-)
-def test_fine_tunings_start_from(run: str, weights: str, resize: str, skip: tuple) -> None:
-    init = get(run).init
-    assert (init.weights, init.resize, init.skip) == (weights, Resize(resize), skip)
+    ]:
+        with subtests.test(run):
+            init = get(run).init
+            assert (init.weights, init.resize, init.skip) == (weights, Resize(resize), skip)
 
 
 def test_vit5_is_tuned_from_averages() -> None:
@@ -445,21 +454,22 @@ def test_vit5_is_tuned_from_averages() -> None:
     assert averaged == [run for run in TABLE if run.startswith("vit5") and "6_" in run]
 
 
-@pytest.mark.parametrize("run", GOOGLE)
-def test_google_schedule_and_images(run: str) -> None:
-    cfg = get(run)
-    assert (cfg.optim.schedule, cfg.optim.warmup_lr) == (Schedule.COSINE, 0.0)
-    assert (cfg.optim.schedule_every, cfg.optim.schedule_lag) == ("", False)
-    assert (cfg.data.transform.crop, cfg.data.transform.flip) == (Crop.INCEPTION, True)
-    assert (cfg.data.mean, cfg.data.std) == ((0.5,), (0.5,))
-    paper = run.startswith(("vit_b32", "vit_l16", "vit_h14", "r50_vit_b16")) or run in (
-        "vit_b16_imagenet",
-        "vit_b16_imagenet_sam",
-        "vit_s16_imagenet_90ep",
-    )
-    assert cfg.objective.loss is (Loss.SOFTMAX if paper else Loss.SIGMOID)
-    if not paper:
-        assert cfg.model.head_bias == -math.log(cfg.model.num_classes)
+def test_google_schedule_and_images(subtests: pytest.Subtests) -> None:
+    for run in GOOGLE:
+        with subtests.test(run):
+            cfg = get(run)
+            assert (cfg.optim.schedule, cfg.optim.warmup_lr) == (Schedule.COSINE, 0.0)
+            assert (cfg.optim.schedule_every, cfg.optim.schedule_lag) == ("", False)
+            assert (cfg.data.transform.crop, cfg.data.transform.flip) == (Crop.INCEPTION, True)
+            assert (cfg.data.mean, cfg.data.std) == ((0.5,), (0.5,))
+            paper = run.startswith(("vit_b32", "vit_l16", "vit_h14", "r50_vit_b16")) or run in (
+                "vit_b16_imagenet",
+                "vit_b16_imagenet_sam",
+                "vit_s16_imagenet_90ep",
+            )
+            assert cfg.objective.loss is (Loss.SOFTMAX if paper else Loss.SIGMOID)
+            if not paper:
+                assert cfg.model.head_bias == -math.log(cfg.model.num_classes)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from vit_jax.__main__ import main as verb_main
 from vit_jax.cli.train import main
 
 ROOT = Path(__file__).parents[3]
@@ -103,7 +104,7 @@ def test_a_mesh_that_divides_no_parameter_is_told(capsys: pytest.CaptureFixture[
     assert line.endswith("whole on every device")
 
 
-def test_summary(home: Path) -> None:
+def test_summary(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(home, "-m", "vit_jax", "summary", "--config=configs/vit_s16_imagenet_90ep.py")
     assert out.returncode == 0, out.stderr
     # GAP without class token and with fixed positions, and the MLP head: by the layers' shapes.
@@ -112,5 +113,6 @@ def test_summary(home: Path) -> None:
     assert f"{expected:,}" in out.stdout
     assert re.search(r"^model +ViTConfig .*\bpool=gap\b", out.stdout, re.MULTILINE)
     assert "beta1" not in out.stdout
-    assert run(home, "-m", "vit_jax", "summary", "--help").returncode == 0
-    assert "did you mean 'summary'" in run(home, "-m", "vit_jax", "sumary").stderr
+    assert verb_main(["vit_jax", "summary", "--help"]) == 0
+    assert verb_main(["vit_jax", "sumary"]) == 2
+    assert "did you mean 'summary'" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 """What MAE's encoder sees, how its weights start, and its pictures."""
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,30 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vit_jax import models, objectives
+from tests.unit.objectives.test_mae import _model, _objective
 from vit_jax.config.tree import Config
-from vit_jax.data import DataConfig
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
-from vit_jax.objectives import Mae, MaeConfig
+from vit_jax.objectives import MaeConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.initial_state import initial_state
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mae.npz"
-
-
-def _model(**fields: Any) -> Any:
-    sizes = {"patch": (8, 8), "dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
-    given = {"num_classes": 0, "image_size": (32, 32), **sizes, **fields}
-    return models.variant("mae_b16", **given)
-
-
-def _objective(model: Any = None, **fields: Any) -> Mae:
-    sizes = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
-    cfg = MaeConfig(**{**sizes, **fields})
-    found = objectives.create(cfg, model or _model(), DataConfig())
-    assert isinstance(found, Mae)
-    return found
 
 
 def test_the_encoder_sees_the_kept_patches_alone() -> None:

@@ -10,24 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import models, objectives
-from vit_jax.data import DataConfig
-from vit_jax.objectives import Context, MaskedPatch, MaskedPatchConfig
+from tests.unit.objectives.test_masked_patch import _objective
+from vit_jax.objectives import Context, MaskedPatch
 from vit_jax.objectives.masked_patch import Target
 
 CONTEXT = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
-
-
-def _model(**fields: Any) -> Any:
-    small = {"num_classes": 0, "image_size": (16, 16), "patch": (4, 4), "dim": 16, "num_heads": 2}
-    return models.variant("vit_mu8", **{**small, **fields})
-
-
-def _objective(channels: int = 3, **fields: Any) -> MaskedPatch:
-    cfg = MaskedPatchConfig(**fields)
-    found = objectives.create(cfg, _model(channels=channels), DataConfig())
-    assert isinstance(found, MaskedPatch)
-    return found
 
 
 def _batch(size: int = 4, channels: int = 3) -> dict[str, Any]:

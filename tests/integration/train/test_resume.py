@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run killed at any moment and started again ends with the very same bits."""
+"""A run that is over: started again, with another config; what it leaves.
 
+Runs that are killed and continued: tests/smoke/test_runs.py, by what is here, and those of each
+objective.
+"""
+
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +24,6 @@ from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli.train import main
 from vit_jax.devices import hardware, sharding
 from vit_jax.models import DType
-from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train import build as build_lib
 from vit_jax.train.begin import open_run
 from vit_jax.train.report.writers import read_jsonl
@@ -57,8 +59,15 @@ def start(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> subprocess.
 
 
 def finish(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> None:
-    process = start(workdir, *args, run=run)
-    assert process.wait(timeout=180) == 0, workdir.with_suffix(".log").read_text()
+    """Train to the end in this process, on one of its devices."""
+    words = ["main.py", f"--workdir={workdir}", *run, "--config.mesh.data=1", *args]
+    with (
+        open(workdir.with_suffix(".log"), "a") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        status = main(words)
+    assert status == 0, workdir.with_suffix(".log").read_text()
 
 
 def digest(workdir: Path, run: tuple[str, ...] = ARGS) -> str:
@@ -97,38 +106,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("reference") / "run"
     finish(workdir)
     return workdir
-
-
-@pytest.mark.slow
-def test_killed_and_stopped_runs_end_with_the_same_bits(reference: Path, tmp_path: Path) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    rng = random.Random(seed)
-    workdir = tmp_path / "run"
-    kill, stop = sorted(rng.sample(range(1, STEPS - 10), 2))
-    process = start(workdir)
-    wait_for_step(process, workdir, kill)
-    time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save, an evaluation
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    # SIGTERM saves, and the same command continues.
-    process = start(workdir)
-    wait_for_step(process, workdir, stop)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == INTERRUPTED
-    assert "the same command continues" in workdir.with_suffix(".log").read_text()
-    # Other loader threads and the worker processes must not matter either.
-    finish(workdir, "--config.data.num_threads=3")
-    assert digest(workdir) == digest(reference), f"seed {seed}: kill at {kill}, stop at {stop}"
-    rows, expected = (read_jsonl(w / "metrics.jsonl") for w in (workdir, reference))
-    # But for the line of a stopped process that tells where its time went.
-    rows, expected = (
-        [r for r in x if any(n != "step" and not n.startswith("perf/") for n in r)]
-        for x in (rows, expected)
-    )
-    assert [r["step"] for r in rows] == [r["step"] for r in expected]
-    for name in ("train/loss", "val/top1", "test/loss"):
-        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
-        assert got == want, name
 
 
 def call(workdir: Path, *args: str) -> int:

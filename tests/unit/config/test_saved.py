@@ -20,20 +20,21 @@ from vit_jax.objectives import DistillConfig
 from vit_jax.settings.fields import is_free
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_config_comes_back(path) -> None:
-    cfg = load(path)
-    saved = json.loads(json.dumps(config_json.to_json(cfg)))
-    back = config_json.from_json(copy.deepcopy(saved))
-    assert back == cfg
-    assert type(back.model) is type(cfg.model)
-    if cfg.evals:
-        name = next(iter(cfg.evals))
-        assert isinstance(back.evals[name].transform.crop, Crop)
-    assert type(back.objective) is type(cfg.objective)
-    if isinstance(cfg.objective, DistillConfig):
-        teacher = cfg.objective.distill.teacher
-        assert type(back.objective.distill.teacher) is type(teacher)
+def test_every_config_comes_back(subtests: pytest.Subtests) -> None:
+    for path in FILES:
+        with subtests.test(path.stem):
+            cfg = load(path)
+            saved = json.loads(json.dumps(config_json.to_json(cfg)))
+            back = config_json.from_json(copy.deepcopy(saved))
+            assert back == cfg
+            assert type(back.model) is type(cfg.model)
+            if cfg.evals:
+                name = next(iter(cfg.evals))
+                assert isinstance(back.evals[name].transform.crop, Crop)
+            assert type(back.objective) is type(cfg.objective)
+            if isinstance(cfg.objective, DistillConfig):
+                teacher = cfg.objective.distill.teacher
+                assert type(back.objective.distill.teacher) is type(teacher)
 
 
 def test_what_another_version_wrote() -> None:

@@ -152,22 +152,27 @@ def pod(x: int, y: int, z: int, num_slices: int = 1) -> list[Device]:
     return devices
 
 
-@pytest.mark.parametrize("kind", ["TPU v4", "TPU v5 lite"])
-@pytest.mark.parametrize("size", [(2, 2, 4), (4, 4, 4), (4, 4, 1), (8, 8, 1), (16, 16, 1)])
-@pytest.mark.parametrize("fsdp, tensor", [(1, 1), (-1, 1), (8, 1), (4, 2), (1, 4), (1, 8)])
-def test_a_slices_mesh_follows_its_torus(size: tuple, kind: str, fsdp: int, tensor: int) -> None:
-    devices = [dataclasses.replace(d, device_kind=kind) for d in pod(*size)]
-    cfg = MeshConfig(data=1 if fsdp == -1 else -1, fsdp=fsdp, tensor=tensor)
-    shape = sharding.mesh_shape(cfg, len(devices))
-    grid = sharding.device_grid(shape, devices)
-    assert grid.shape == shape
-    assert {d.id for d in grid.flat} == set(range(len(devices)))
-    # v5e's compiler refuses groups of chips that are strided along two sides of the torus.
-    for axis in range(3):
-        for group in np.moveaxis(grid, axis, -1).reshape(-1, shape[axis]):
-            sides = [sorted(set(side)) for side in zip(*(d.coords for d in group), strict=True)]
-            strided = [side for side in sides if side != list(range(side[0], side[-1] + 1))]
-            assert len(strided) <= 1
+SLICES = [(2, 2, 4), (4, 4, 4), (4, 4, 1), (8, 8, 1), (16, 16, 1)]
+SHARDS = [(1, 1), (-1, 1), (8, 1), (4, 2), (1, 4), (1, 8)]
+
+
+def test_a_slices_mesh_follows_its_torus(subtests: pytest.Subtests) -> None:
+    for row in itertools.product(["TPU v4", "TPU v5 lite"], SLICES, SHARDS):
+        with subtests.test(str(row)):
+            kind, size, (fsdp, tensor) = row
+            devices = [dataclasses.replace(d, device_kind=kind) for d in pod(*size)]
+            cfg = MeshConfig(data=1 if fsdp == -1 else -1, fsdp=fsdp, tensor=tensor)
+            shape = sharding.mesh_shape(cfg, len(devices))
+            grid = sharding.device_grid(shape, devices)
+            assert grid.shape == shape
+            assert {d.id for d in grid.flat} == set(range(len(devices)))
+            # v5e's compiler refuses groups of chips that are strided along two sides of the torus.
+            for axis in range(3):
+                for group in np.moveaxis(grid, axis, -1).reshape(-1, shape[axis]):
+                    coords = zip(*(d.coords for d in group), strict=True)
+                    sides = [sorted(set(side)) for side in coords]
+                    strided = [side for side in sides if side != list(range(side[0], side[-1] + 1))]
+                    assert len(strided) <= 1
 
 
 @pytest.mark.parametrize("size", [(4, 4, 1), (4, 4, 4), (16, 16, 1)])

@@ -24,9 +24,10 @@ def count(cfg: models.ModelConfig) -> int:
     return trees.num_params(models.abstract(cfg)["params"])
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-def test_parameters_are_timms(name: str) -> None:
-    assert count(models.variant(name, num_classes=0)) == BACKBONES[name]["params"]
+def test_parameters_are_timms(subtests: pytest.Subtests) -> None:
+    for name in BACKBONES:
+        with subtests.test(name=name):
+            assert count(models.variant(name, num_classes=0)) == BACKBONES[name]["params"]
 
 
 @pytest.mark.parametrize("name", VIT5)

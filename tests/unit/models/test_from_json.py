@@ -14,12 +14,15 @@ from vit_jax.config.tree import Config
 CONFIGS = {**models.VARIANTS, **TINY}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_round_trip(name: str) -> None:
-    cfg = CONFIGS[name]
-    tree = json.loads(json.dumps(config_json.to_json(Config(model=cfg))))["model"]
-    again = models.from_json(tree)
-    assert type(again) is type(cfg)
-    assert again == cfg
-    for field in dataclasses.fields(cfg):  # a StrEnum equals its text: the types must, too
-        assert type(getattr(again, field.name)) is type(getattr(cfg, field.name)), field.name
+def test_round_trip(subtests: pytest.Subtests) -> None:
+    for name in CONFIGS:
+        with subtests.test(name):
+            cfg = CONFIGS[name]
+            tree = json.loads(json.dumps(config_json.to_json(Config(model=cfg))))["model"]
+            again = models.from_json(tree)
+            assert type(again) is type(cfg)
+            assert again == cfg
+            for field in dataclasses.fields(cfg):  # a StrEnum equals its text: the types must, too
+                assert type(getattr(again, field.name)) is type(getattr(cfg, field.name)), (
+                    field.name
+                )

@@ -31,12 +31,13 @@ FINE = (
 )
 
 
-@pytest.mark.parametrize("name", REFUSED, ids=repr)
-def test_a_name_that_leads_elsewhere_is_refused(name: object, tmp_path: Path) -> None:
-    assert foreign.fault(name)
-    with pytest.raises(UserError, match=r"gs://b: the name .* is not followed") as caught:
-        foreign.inside(tmp_path, name, "gs://b")
-    assert str(caught.value).isprintable()
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in REFUSED:
+        with subtests.test(repr(name)):
+            assert foreign.fault(name)
+            with pytest.raises(UserError, match=r"gs://b: the name .* is not followed") as caught:
+                foreign.inside(tmp_path, name, "gs://b")
+            assert str(caught.value).isprintable()
 
 
 def test_a_plain_name_is_a_path_below_the_folder(tmp_path: Path) -> None:

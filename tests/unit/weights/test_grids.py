@@ -2,6 +2,7 @@
 """A table of another grid of as many patches is resized by what says its grid, or refused."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ SWIN = SwinConfig(
 )
 
 
+@functools.cache
 def state_of(cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """Return a state_dict of random numbers under timm's names, which nobody changes."""
     state = make_state(cfg, 0)
     return weights.to_timm({"params": state.params, **(state.model_state or {})}, cfg)
 

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 from tests.unit.models.families.test_cait import small
 from tests.unit.models.sizes import params_and_flops
 from vit_jax import models, trees, weights
-from vit_jax.errors import UserError
 from vit_jax.models import CaiTConfig
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -129,18 +128,6 @@ def test_initial_values() -> None:
     assert params["pos_embed"].shape == (1, 6, 96)  # no position for the class token
 
 
-def test_dropout_and_drop_path_act_in_training_only() -> None:
-    plain = small(layer_scale=1.0)
-    tree = variables(plain)
-    reference = run(plain, tree)
-    rates = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
-    evaluated = run(dataclasses.replace(plain, **dict.fromkeys(rates, 0.5)), tree)
-    np.testing.assert_array_equal(evaluated.logits, reference.logits)
-    for field in rates:
-        trained = run(dataclasses.replace(plain, **{field: 0.5}), tree, train=True)
-        assert not np.allclose(trained.logits, reference.logits, atol=1e-5), field
-
-
 def without_patch_blocks(tree: dict[str, Any]) -> dict[str, Any]:
     """Set the LayerScale of all blocks among patches to zero."""
     return trees.map_named(
@@ -166,11 +153,3 @@ def test_class_attention_drops_nothing() -> None:
     dropped = run(dataclasses.replace(cfg, **rates), zero, train=True)
     np.testing.assert_array_equal(dropped.logits, run(cfg, zero).logits)
     assert np.ptp(dropped.logits) > 0
-
-
-def test_wrong_input_is_named() -> None:
-    cfg = small()
-    tree = models.abstract(cfg)
-    image = jax.ShapeDtypeStruct((1, 8, 8, 3), np.float32)
-    with pytest.raises(UserError, match=r"\[B, 8, 12, 3\], not \[1, 8, 8, 3\]"):
-        jax.eval_shape(models.create(cfg).apply, tree, image)

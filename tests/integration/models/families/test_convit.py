@@ -13,6 +13,7 @@ import pytest
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
+from tests.integration.models.families.test_cait import run, variables
 from tests.unit.models.families.test_convit import GOLDEN, TABLES, golden, small
 from tests.unit.models.sizes import params_and_flops
 from tests.unit.models.tiny import block_config
@@ -88,18 +89,6 @@ def test_local_init(heads: int, strength: float) -> None:
     # The heads past the square stay random, and are scaled like the others.
     rest = strength * normal(key, (3, heads), np.float32)[:, side**2 :]
     np.testing.assert_array_equal(kernel[:, side**2 :], rest)
-
-
-def variables(cfg: ConViTConfig) -> dict[str, Any]:
-    module = models.create(cfg)
-    return {"params": jax.jit(lambda key: models.init(module, cfg, key)[0])(jax.random.key(0))}
-
-
-def run(cfg: ConViTConfig, tree: dict[str, Any], *, train: bool = False) -> models.Output:
-    image = np.random.default_rng(0).normal(size=(3, *models.input_shape(cfg)))
-    rngs = {"dropout": jax.random.key(1)}
-    apply = jax.jit(models.create(cfg).apply, static_argnames="train")
-    return apply(tree, image.astype(np.float32), train=train, rngs=rngs)
 
 
 def test_initial_values() -> None:
@@ -195,18 +184,6 @@ def test_one_kind_of_block_only(local: int, stacks: set, tokens: int) -> None:
     image = jax.ShapeDtypeStruct((2, 12, 12, 3), np.float32)
     out = jax.eval_shape(models.create(cfg).apply, tree, image)
     assert out.tokens.shape == (2, tokens, 24)
-
-
-def test_dropout_and_drop_path_act_in_training_only() -> None:
-    plain = small()
-    tree = variables(plain)
-    reference = run(plain, tree)
-    rates = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
-    evaluated = run(dataclasses.replace(plain, **dict.fromkeys(rates, 0.5)), tree)
-    np.testing.assert_array_equal(evaluated.logits, reference.logits)
-    for field in rates:
-        trained = run(dataclasses.replace(plain, **{field: 0.5}), tree, train=True)
-        assert not np.allclose(trained.logits, reference.logits, atol=1e-5), field
 
 
 def test_drop_path_grows_over_both_stacks() -> None:

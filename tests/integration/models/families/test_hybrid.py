@@ -164,16 +164,6 @@ def test_other_sizes_of_image() -> None:
         forward(small(), size=(33, 16))
 
 
-def test_dropout_and_drop_path_act_in_training_only() -> None:
-    stem = {"backbone_depths": (), "backbone_widths": (), "depth": 2}
-    cfg = small(dropout_rate=0.3, drop_path_rate=0.5, **stem)
-    reference = forward(small(**stem))
-    evaluated = forward(cfg)
-    trained = forward(cfg, train=True)
-    np.testing.assert_array_equal(evaluated.logits, reference.logits)
-    assert not np.allclose(trained.logits, reference.logits)
-
-
 @pytest.mark.parametrize("init", [Init.JAX, Init.TIMM])
 def test_residual_branches_of_the_resnet_start_at_zero(init: Init) -> None:
     cfg = small(init=init, backbone_depths=(1,), backbone_widths=(32,))

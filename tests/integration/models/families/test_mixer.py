@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 
 from tests.unit.models.families.test_mixer import GOLDEN, golden_config, small
 from vit_jax import models, weights
-from vit_jax.errors import UserError
 from vit_jax.models import MixerConfig
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
@@ -81,17 +80,6 @@ def test_both_branches_drop() -> None:
     np.testing.assert_allclose(dropped.tokens, forward(cfg, params).tokens, atol=1e-5)
 
 
-def test_each_example_is_its_own() -> None:
-    cfg = small()
-    apply, params = jax.jit(models.create(cfg).apply), {"params": random_params(cfg)}
-    images = np.random.default_rng(1).normal(size=(2, 3, *models.input_shape(cfg)))
-    images = images.astype(np.float32)
-    images[1, 1] = images[0, 1]  # the same between other neighbours
-    first, second = (apply(params, image).logits for image in images)
-    np.testing.assert_array_equal(first[1], second[1])
-    assert not np.allclose(first, second)
-
-
 def test_the_default_gelu_is_googles() -> None:
     params = random_params(small(depth=1))
     default = forward(small(depth=1), params).logits
@@ -114,8 +102,3 @@ def test_initial_values(init: Init, kernel_std: float, bias_std: float) -> None:
     assert not np.allclose(mlp["kernel"][0], mlp["kernel"][1])
     assert not params["head"]["kernel"].any()
     np.testing.assert_array_equal(params["head"]["bias"], np.full(5, -6.9, np.float32))
-
-
-def test_wrong_input_is_named() -> None:
-    with pytest.raises(UserError, match=r"\[B, 8, 12, 3\], not \[1, 12, 8, 3\]"):
-        models.create(small()).init(jax.random.key(0), jnp.zeros((1, 12, 8, 3)))

@@ -41,10 +41,10 @@ def small(**fields: Any) -> ResNetConfig:
     return dataclasses.replace(TINY["resnet"], **{"zero_init_last": False, **fields})
 
 
-def forward(cfg: ResNetConfig, *, train: bool = False, dropout_seed: int = 2) -> Any:
+def forward(cfg: ResNetConfig, *, train: bool = False) -> Any:
     """Return fresh variables, the output of them and the new batch statistics."""
     image = jax.random.normal(jax.random.key(1), (3, *models.input_shape(cfg)))
-    return _run(image, jax.random.key(dropout_seed), cfg, train)
+    return _run(image, jax.random.key(2), cfg, train)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))  # one compilation a config
@@ -78,20 +78,6 @@ def test_initial_values(zero: bool) -> None:
     assert out.logits.shape == (3, 40)
     assert out.features.shape == (3, 256)
     assert out.tokens is None
-
-
-def test_randomness_and_statistics_are_of_training_only() -> None:
-    variables, plain, state = forward(small(dropout_rate=0.5, drop_path_rate=0.5))
-    np.testing.assert_array_equal(plain.logits, forward(small())[1].logits)
-    jax.tree.map(np.testing.assert_array_equal, state["batch_stats"], variables["batch_stats"])
-    for field in ("dropout_rate", "drop_path_rate"):
-        one = small(**{field: 0.5})
-        _, first, state = forward(one, train=True, dropout_seed=2)
-        assert not np.allclose(first.logits, forward(one, train=True, dropout_seed=3)[1].logits)
-    moved = jax.tree.map(
-        lambda a, b: (a != b).any(), state["batch_stats"], variables["batch_stats"]
-    )
-    assert all(jax.tree.leaves(moved))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 from safetensors.numpy import load_file
 
+from tests.integration.models.families.test_mixer import forward, random_params
 from tests.unit.models.families.test_swin import GOLDEN, NAMES, TABLE, small
 from tests.unit.models.sizes import params_and_flops
 from vit_jax import models, weights
@@ -69,20 +70,6 @@ def test_window_tables_equal_the_authors() -> None:
     assert mask.dtype == np.float32
 
 
-def random_params(cfg: SwinConfig) -> Any:
-    """Fill the parameters without compiling their initialisation."""
-    rng = np.random.default_rng(0)
-    shapes = models.abstract(cfg)["params"]
-    return jax.tree.map(lambda x: rng.normal(0, 0.5, x.shape).astype(np.float32), shapes)
-
-
-def forward(cfg: SwinConfig, params: Any, *, train: bool = False) -> models.Output:
-    image = np.random.default_rng(1).normal(size=(3, *models.input_shape(cfg)))
-    rngs = {"dropout": jax.random.key(2)}
-    apply = jax.jit(lambda p, x: models.create(cfg).apply({"params": p}, x, train=train, rngs=rngs))
-    return apply(params, image.astype(np.float32))
-
-
 @pytest.mark.parametrize(
     "fields, num_tokens",
     [
@@ -104,18 +91,6 @@ def test_options_give_the_promised_shapes(fields: dict, num_tokens: int) -> None
     assert np.isfinite(out.logits).all()
     assert {x.dtype for x in jax.tree.leaves(models.abstract(cfg))} == {jnp.dtype("float32")}
     assert ("bias" in params["stage0"]["block0"]["attn"]["qkv"]) == cfg.qkv_bias
-
-
-def test_dropout_and_drop_path_act_in_training_only() -> None:
-    plain = small(depths=(1, 1))
-    params = random_params(plain)
-    reference = forward(plain, params)
-    rates = ("dropout_rate", "drop_path_rate", "attention_dropout_rate")
-    evaluated = forward(small(depths=(1, 1), **dict.fromkeys(rates, 0.5)), params)
-    np.testing.assert_array_equal(evaluated.logits, reference.logits)
-    for field in rates:
-        trained = forward(small(depths=(1, 1), **{field: 0.5}), params, train=True)
-        assert not np.allclose(trained.logits, reference.logits), field
 
 
 def test_both_branches_drop() -> None:
@@ -153,17 +128,6 @@ def test_blocks_of_a_searched_network() -> None:
     np.testing.assert_allclose([b.drop_path_rate for b in found], np.linspace(0, 0.2, 12))
     found = blocks(small(drop_path_rate=0.2, drop_path_rule=DropPathRule.CONSTANT))
     np.testing.assert_allclose([b.drop_path_rate for b in found], [0.2] * 3)
-
-
-def test_each_example_is_its_own() -> None:
-    cfg = small()
-    apply, params = jax.jit(models.create(cfg).apply), {"params": random_params(cfg)}
-    images = np.random.default_rng(1).normal(size=(2, 3, *models.input_shape(cfg)))
-    images = images.astype(np.float32)
-    images[1, 1] = images[0, 1]  # the same between other neighbours
-    first, second = (apply(params, image).logits for image in images)
-    np.testing.assert_array_equal(first[1], second[1])
-    assert not np.allclose(first, second)
 
 
 def test_initial_values() -> None:

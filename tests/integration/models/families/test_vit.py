@@ -62,25 +62,6 @@ def test_fixed_positions_are_added_to_the_patches_alone(kind: PosEmbed) -> None:
     np.testing.assert_allclose(out.tokens, same.tokens, atol=1e-6)
 
 
-def test_dropout_and_drop_path_act_in_training_only() -> None:
-    cfg = small(dropout_rate=0.3, drop_path_rate=0.5, attention_dropout_rate=0.3)
-    plain = small()
-    for field in ("dropout_rate", "drop_path_rate", "attention_dropout_rate"):
-        one = dataclasses.replace(plain, **{field: getattr(cfg, field)})
-        _, _, trained = forward(one, train=True)
-        _, _, evaluated = forward(one)
-        _, _, reference = forward(plain)
-        np.testing.assert_array_equal(evaluated.logits, reference.logits)
-        assert not np.allclose(trained.logits, reference.logits), field
-
-
-def test_each_example_is_its_own() -> None:
-    cfg = small()
-    params, image, out = forward(cfg)
-    alone = jax.jit(models.create(cfg).apply)({"params": params}, image[1:2])
-    np.testing.assert_allclose(out.logits[1:2], alone.logits, atol=1e-6)
-
-
 def test_head_starts_at_zero_and_at_its_bias() -> None:
     params, _, out = forward(small(zero_head=True, head_bias=-6.9))
     assert not params["head"]["kernel"].any()
@@ -129,14 +110,6 @@ def test_dynamic_image_size() -> None:
         apply({"params": params}, jnp.zeros((1, 25, 24, 3)))
     with pytest.raises(UserError, match="takes images"):
         apply({"params": params}, jnp.zeros((1, 24, 24, 1)))
-
-
-def test_wrong_input_is_named() -> None:
-    cfg = small()
-    params, _, _ = forward(cfg)
-    assert cfg.image_size == (16, 24)
-    with pytest.raises(UserError, match=r"\[B, 16, 24, 3\], not \[1, 16, 16, 3\]"):
-        models.create(cfg).apply({"params": params}, jnp.zeros((1, 16, 16, 3)))
 
 
 def test_plain_strings_name_choices() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.unit.weights.names.test_forms import renamed
 from tests.unit.weights.names.test_timm import DEIT3, State, made, old_timm
 from vit_jax import models, weights
 from vit_jax.weights import apply
@@ -59,14 +60,6 @@ REGNET = models.RegNetConfig(
     image_size=(16, 16),
     num_classes=5,
 )
-
-
-def renamed(state: State, *rules: tuple[str, Any]) -> State:
-    """Return the state under other names; each rule must find something."""
-    for pattern, replacement in rules:
-        assert any(re.search(pattern, key) for key in state), pattern
-        state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
-    return state
 
 
 def deit3(state: State) -> State:

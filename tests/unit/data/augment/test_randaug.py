@@ -119,15 +119,16 @@ def test_cutout_greys_a_square_cut_off_at_the_border():
         assert height == 40 or rows.min() == 0 or rows.max() == 99
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", NAMES)
-def test_every_operation_keeps_shape_type_and_its_input(cut, name, channels):
-    image = np.ascontiguousarray(cut[..., :channels])
-    before = image.copy()
-    out = OPS[name](image, 10.0, RNG(0))
-    assert out.shape == image.shape
-    assert out.dtype == np.uint8
-    np.testing.assert_array_equal(image, before)
+def test_every_operation_keeps_shape_type_and_its_input(cut, subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        for channels in [1, 3]:
+            with subtests.test(name=name, channels=channels):
+                image = np.ascontiguousarray(cut[..., :channels])
+                before = image.copy()
+                out = OPS[name](image, 10.0, RNG(0))
+                assert out.shape == image.shape
+                assert out.dtype == np.uint8
+                np.testing.assert_array_equal(image, before)
 
 
 def test_the_policy_draws_its_operations_uniformly(monkeypatch):

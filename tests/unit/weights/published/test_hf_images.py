@@ -96,10 +96,11 @@ def test_means_are_of_white_as_one() -> None:
     assert (plain.mean, plain.std) == ((0.0,), (1.0,))
 
 
-@pytest.mark.parametrize("side", range(150, 400, 7))
-def test_every_size_before_the_cut_is_met(side: int) -> None:
-    found = read(size={"height": side, "width": side}, do_center_crop=True, crop_size=149)
-    assert math.floor(149 / found.transform.crop_ratio) == side
+def test_every_size_before_the_cut_is_met(subtests: pytest.Subtests) -> None:
+    for side in range(150, 400, 7):
+        with subtests.test(side=side):
+            found = read(size={"height": side, "width": side}, do_center_crop=True, crop_size=149)
+            assert math.floor(149 / found.transform.crop_ratio) == side
 
 
 BAD = [

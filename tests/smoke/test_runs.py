@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's numbers, on one device and on eight; killed, stopped or damaged, the same bits."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.faults.test_damaged_checkpoints import flip, stopped
+from tests.integration.train.test_resume import digest, start, wait_for_step
+from tests.smoke.conftest import CONFIG, ROOT, STEPS, train
+from vit_jax.process.preemption import INTERRUPTED
+from vit_jax.train.report.writers import read_jsonl
+
+# One or eight devices, and the passes of XLA that tests leave out, move them by less than 1e-6.
+LOSSES = """
+2.302585 2.302585 2.305863 2.305259 2.286882 2.292392 2.306243 2.262257 2.260195 2.243818
+2.273130 2.204925 2.127038 2.206948 2.077641 2.149954 2.100200 2.294774 2.198635 2.214666
+"""
+
+
+def measured(workdir: Path, name: str) -> list[tuple[int, float]]:
+    """Return (step, value) of each line that has the metric."""
+    rows = read_jsonl(workdir / "metrics.jsonl")
+    return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def test_the_losses_are_those_of_the_versions_before(digits: Path) -> None:
+    expected = [float(loss) for loss in LOSSES.split()]
+    found = [loss for _, loss in measured(digits, "train/loss")]
+    assert found[: len(expected)] == pytest.approx(expected, abs=1e-5)
+
+
+def test_eight_devices_train_as_one(digits: Path, tmp_path: Path) -> None:
+    mesh = ("--config.mesh.data=4", "--config.mesh.fsdp=2")
+    assert train(tmp_path / "run", *CONFIG, *mesh) == 0
+    eight, one = (measured(place, "train/loss") for place in (tmp_path / "run", digits))
+    assert [step for step, _ in eight] == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(eight, one, atol=1e-4, rtol=0)
+
+
+def test_killed_and_stopped_runs_end_with_the_same_bits(digits: Path, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    rng = random.Random(seed)
+    workdir = tmp_path / "run"
+    kill, stop = sorted(rng.sample(range(1, STEPS - 10), 2))
+    process = start(workdir, run=CONFIG)
+    wait_for_step(process, workdir, kill)
+    time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save, an evaluation
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # SIGTERM saves, and the same command continues.
+    process = start(workdir, run=CONFIG)
+    wait_for_step(process, workdir, stop)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == INTERRUPTED
+    assert "the same command continues" in workdir.with_suffix(".log").read_text()
+    # Neither this process, with its eight devices, nor other loader threads must matter.
+    assert train(workdir, *CONFIG, "--config.data.num_threads=3") == 0
+    told = f"seed {seed}: kill at {kill}, stop at {stop}"
+    assert digest(workdir, CONFIG) == digest(digits, CONFIG), told
+    for name in ("train/loss", "val/top1", "test/loss"):
+        assert measured(workdir, name) == measured(digits, name), f"{name}; {told}"
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(stopped(digits, tmp_path / "run", STEPS))
+    assert train(tmp_path / "run", *CONFIG) == 0
+    assert f"at step {STEPS - 10} of {STEPS}" in capsys.readouterr().out
+    assert digest(tmp_path / "run", CONFIG) == digest(digits, CONFIG)
+
+
+def test_a_typo_is_one_line(tmp_path: Path) -> None:
+    words = ("main.py", CONFIG[0], f"--workdir={tmp_path / 'run'}", "--config.optim.lrr=1")
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "did you mean --config.optim.lr?" in line
+    assert not (tmp_path / "run").exists()
