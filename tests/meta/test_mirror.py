@@ -16,6 +16,7 @@ ELSEWHERE = {
     "__main__.py": "tests/unit/cli/test_as_module.py",
     "cli/cache_teacher.py": "tests/integration/train/test_logit_cache.py",
     "cli/convert.py": "tests/integration/weights/test_convert.py",
+    "cli/check_machine.py": "tests/unit/cli/test_doctor.py",
     "cli/export.py": "tests/integration/export/test_model.py",
     "cli/parsing/flags.py": "tests/integration/cli/test_errors.py",
     "cli/parsing/model_options.py": "tests/integration/inference/test_trained.py",

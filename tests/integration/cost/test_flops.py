@@ -26,7 +26,7 @@ TABLE = json.loads((Path(__file__).parents[2] / "golden" / "param_counts.json").
 )
 def test_vits_match_the_published_table(name, overrides, published):
     if "pool" in overrides:
-        overrides = overrides | {"pool": models.vit.Pool(overrides["pool"])}
+        overrides = overrides | {"pool": models.families.vit.Pool(overrides["pool"])}
     cfg = models.variant(name, **overrides)
     counted = flops.forward_flops(models.create(cfg), models.pair(cfg.image_size, ""))
     assert counted / 2e9 == pytest.approx(TABLE[published]["gmacs"], rel=1e-3)

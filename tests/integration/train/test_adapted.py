@@ -137,7 +137,7 @@ def test_without_factors_a_layer_traces_nothing_new(pretrained: Path) -> None:
     apply = models.create(model).apply
     text = str(jax.make_jaxpr(lambda p, x: apply({"params": p}, x).logits)(params, IMAGES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models.vit.Dense, "_factors", lambda self: None)
+        patch.setattr(models.families.vit.Dense, "_factors", lambda self: None)
         plain = str(jax.make_jaxpr(lambda p, x: apply({"params": p}, x).logits)(params, IMAGES))
     assert text == plain
 

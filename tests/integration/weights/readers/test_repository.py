@@ -96,7 +96,7 @@ def published(name: str) -> tuple[Trained, Files]:
 def networks() -> dict[str, tuple[Trained, Files]]:
     nothing = Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export.export_check, "compare", lambda *_: nothing)
+        patch.setattr(export.export_folder, "compare", lambda *_: nothing)
         return {name: published(name) for name in NAMES}
 
 

@@ -93,7 +93,7 @@ def test_an_export_needs_no_model(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
-    monkeypatch.setattr(export.export_check, "compare", lambda *_: nothing)
+    monkeypatch.setattr(export.export_folder, "compare", lambda *_: nothing)
     cfg = TINY[family]
     if family == "regnet":
         cfg = models.variant("regnety_200mf", num_classes=3, image_size=(32, 32))
