@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
+import struct
 import threading
 
 import numpy as np
@@ -22,6 +23,16 @@ def test_lossless_files_come_back_exactly(photo, form):
     np.testing.assert_allclose(
         decode(encode(image, form, lossless=True), 1)[..., 0], image @ LUMA, atol=1.01
     )
+
+
+def test_grey_of_a_colour_png_is_the_same_whatever_it_says_of_its_colours(photo):
+    image = photo[:50, :70]
+    for kind, content in ((b"gAMA", 45455), (b"cHRM", 31270), (b"sRGB", 0)):
+        sizes = {b"gAMA": ">I", b"cHRM": ">8I", b"sRGB": "B"}
+        values = (content, 32900, 64000, 33000, 30000, 60000, 15000, 6000)
+        chunk = struct.pack(sizes[kind], *values[: 8 if kind == b"cHRM" else 1])
+        out = decode(png(image, 8, 2, (kind, chunk)), 1)
+        np.testing.assert_allclose(out[..., 0], image @ LUMA, atol=1.01)
 
 
 def test_jpeg_is_decoded_as_pillow_does_and_fast_mode_is_close(photo):
