@@ -88,7 +88,6 @@ ELSEWHERE = {
     "models/vit_family.py": "tests/integration/models/test_vit.py",
     "models/vit_config.py": "tests/unit/models/test_vit.py",
     # A run is tested whole, or by its faults.
-    "train/build.py": "tests/integration/train/test_step.py",
     "train/begin.py": "tests/integration/train/test_resume.py",
     "train/data_identity.py": "tests/faults/test_changed_data.py",
     "train/health/lost_process.py": "tests/faults/test_lost_host.py",

@@ -51,6 +51,20 @@ def test_jpeg_is_halved_only_while_it_stays_large_enough(photo):
     assert decode(data, 3, min_size=(50, 50)).shape == (54, 80, 3)
 
 
+def test_jpeg_above_the_limit_is_halved_as_far_as_asked_and_at_least_once(photo, monkeypatch):
+    data = encode(photo, "JPEG")  # 427 x 640
+    monkeypatch.setattr("vit_jax.data.image_header.MAX_PIXELS", 427 * 640 - 1)
+    for asked, there in (
+        ((0, 0), 2),
+        ((427, 640), 2),
+        ((200, 50), 2),
+        ((50, 300), 2),
+        ((50, 50), 8),
+    ):
+        found = decode(data, 3, min_size=asked).shape
+        assert found == (-(-427 // there), 640 // there, 3), asked
+
+
 def test_opencv_does_not_talk_about_what_pillow_says_better(photo, capfd):
     data = encode(photo[:50, :70], "PNG")
     with pytest.raises(ValueError, match="truncated"):

@@ -127,6 +127,8 @@ def test_a_missing_dataset_is_told_at_once_and_in_one_line(tagged):
     ) as caught:
         open_source("imagenet2012", str(tagged))
     assert time.perf_counter() - start < 1
+    with pytest.raises(UserError, match="no dataset 'cifar10' in"):
+        open_source("cifar10", str(tagged))
     assert "\n" not in str(caught.value)
 
 
