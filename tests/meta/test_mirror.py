@@ -39,7 +39,6 @@ ELSEWHERE = {
     "analysis/workspace.py": "tests/integration/analysis/test_memory.py",
     "checkpoints/copies.py": "tests/integration/train/test_mirror.py",
     "checkpoints/own_disk.py": "tests/faults/test_bucket_runs.py",
-    "checkpoints/reader.py": "tests/integration/checkpoints/test_storage.py",
     "config.py": "tests/integration/test_config_types.py",
     "evals/probes.py": "tests/integration/evals/test_features.py",
     "inference/evaluate.py": "tests/integration/cli/test_evaluate.py",
