@@ -54,7 +54,6 @@ ELSEWHERE = {
     "objectives/base.py": "tests/meta/test_add_an_objective.py",
     "objectives/dino_config.py": "tests/unit/objectives/test_dino.py",
     "objectives/hiding.py": "tests/unit/objectives/test_mae.py",
-    "weights/fixed_positions.py": "tests/unit/objectives/test_mae.py",
     "data/copies.py": "tests/unit/data/test_folders.py",
     "data/csv_before.py": "tests/unit/data/test_csv_files.py",
     "data/folder_layout.py": "tests/unit/data/test_folders.py",
