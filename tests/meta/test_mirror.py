@@ -37,7 +37,6 @@ ELSEWHERE = {
     # Parts of one thing, which is tested as a whole.
     "analysis/scaling/fitting.py": "tests/integration/analysis/scaling/test_power_law.py",
     "analysis/workspace.py": "tests/integration/analysis/test_memory.py",
-    "checkpoints/copies.py": "tests/integration/train/test_mirror.py",
     "checkpoints/own_disk.py": "tests/faults/test_bucket_runs.py",
     "config.py": "tests/integration/test_config_types.py",
     "evals/probes.py": "tests/integration/evals/test_features.py",
