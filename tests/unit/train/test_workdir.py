@@ -35,8 +35,10 @@ def test_only_process_0_locks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gs://bucket/run", "/home/me/gs:/bucket/run", "s3://b"])
 def test_bucket_is_refused(name):
-    with pytest.raises(UserError, match="mount"), workdir.lock(Path(name)):
-        pass
+    for cache, named in ((True, "--out"), (False, "workdir")):
+        refused = pytest.raises(UserError, match=f"^{named} .*mount")
+        with refused, workdir.lock(Path(name), cache=cache):
+            pass
 
 
 def test_place_that_cannot_be_written_is_refused(tmp_path):
