@@ -92,7 +92,6 @@ ELSEWHERE = {
     "train/health/preemption.py": "tests/faults/test_signals.py",
     "train/health/spikes.py": "tests/faults/test_spikes.py",
     "train/health/watchdog.py": "tests/faults/test_hang.py",
-    "train/initial_state.py": "tests/integration/weights/test_init.py",
     "train/metadata.py": "tests/integration/train/test_resume.py",
     "train/run.py": "tests/integration/train/test_resume.py",
     "train/state.py": "tests/integration/train/test_step.py",
