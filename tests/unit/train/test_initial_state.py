@@ -30,6 +30,6 @@ def test_rows_move_where_a_head_is_read_that_has_classes_of_the_data(tmp_path: P
     assert _plan(skipped, four, OTHER) == (skipped, four, None)
     assert _plan(init, none, ()) == (init, none, None)
     assert _plan(init, three, OTHER[:3]) == (init, three, None)
-    with pytest.raises(UserError, match="none of which is a class here.*start the head anew"):
+    with pytest.raises(UserError, match=r"none of which is a class here.*start the head anew"):
         _plan(init, four, OTHER)
     assert _plan(dataclasses.replace(init, new_head=True), four, OTHER)[0].skip == ("^head",)
