@@ -9,6 +9,7 @@ from PIL import Image
 
 from configs import vit_mu_digits
 from vit_jax.errors import UserError
+from vit_jax.evals import ClassifyEval
 from vit_jax.losses import Loss
 from vit_jax.train import build
 
@@ -26,3 +27,17 @@ def test_one_class_cannot_be_told_from_another(tmp_path: Path) -> None:
             cfg.objective.loss = Loss.SIGMOID  # is it there or not
         assert build.open_train(cfg).num_classes == count
         cfg.objective.loss = Loss.SOFTMAX
+
+
+def test_an_evaluation_of_the_head_numbers_labels_as_training_does(tmp_path: Path) -> None:
+    for name in ("one/ant", "one/bee", "two/bee"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / name / "0.png")
+    cfg = vit_mu_digits.get_config()
+    cfg.data.name, cfg.data.train_split = f"folder:{tmp_path}/one", "whole"
+    cfg.model.num_classes = 2
+    other = {"dataset": f"folder:{tmp_path}/two", "split": "whole"}
+    cfg.evals = {"val": ClassifyEval(**other)}
+    (source,) = build.open_evals(cfg, build.open_train(cfg))["val"].values()
+    assert source.class_names == ("ant", "bee")
+    assert source.read(0)["label"] == 1
