@@ -86,7 +86,6 @@ ELSEWHERE = {
     "models/vit_config.py": "tests/unit/models/test_vit.py",
     # A run is tested whole, or by its faults.
     "train/begin.py": "tests/integration/train/test_resume.py",
-    "train/data_identity.py": "tests/faults/test_changed_data.py",
     "train/health/lost_process.py": "tests/faults/test_lost_host.py",
     "train/health/peers.py": "tests/faults/test_peers.py",
     "train/health/preemption.py": "tests/faults/test_signals.py",
