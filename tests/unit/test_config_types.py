@@ -2,7 +2,9 @@
 """A value of the wrong kind: one line, and the same one, from a config file and from Python."""
 
 import dataclasses
+import sys
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,28 @@ ANY_NUMBER = {
     *("model.norm_eps", "model.group_norm_eps", "model.conv_eps", "model.locality_strength"),
     *("model.mlp_ratio", "model.group_min_ratio", "data.mean", "data.classes"),
 }
+
+
+def test_no_config_takes_a_field_that_it_does_not_have() -> None:
+    """A config file assigns; a network is compiled once for equal configs, which have one hash."""
+
+    def below(cls: type) -> Iterator[type]:
+        yield cls
+        kinds = (kind for each in fields.annotations(cls).values() for kind in _parts(each))
+        for inner in [*kinds, *cls.__subclasses__()]:
+            if dataclasses.is_dataclass(inner):
+                yield from below(inner)
+
+    # A class without slots, of which dataclasses makes another one, stays for a while.
+    found = {c for c in below(Config) if getattr(sys.modules[c.__module__], c.__name__, None) is c}
+    assert {DistillConfig, EvalConfig, models.ViTConfig} < found
+    for cls in found:
+        assert "__slots__" in vars(cls) or not cls.__module__.startswith("vit_jax."), cls
+        assert cls.__hash__ or cls is Config, cls  # which has a dict
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return (kind, *(part for inner in typing.get_args(kind) for part in _parts(inner)))
 
 
 def test_every_number_has_a_range() -> None:

@@ -20,7 +20,7 @@ from vit_jax.objectives.dino import sinkhorn, softmax_targets, updated_centre
 HEAD = HeadConfig(prototypes=12, hidden_dim=16, bottleneck_dim=8)
 
 
-def _objective(**fields: Any) -> Dino:
+def _objective(dropout_rate: float = 0.0, **fields: Any) -> Dino:
     model = models.variant(
         "vit_mu8",
         num_classes=0,
@@ -29,6 +29,7 @@ def _objective(**fields: Any) -> Dino:
         dim=16,
         num_heads=2,
         dynamic_image_size=True,
+        dropout_rate=dropout_rate,
     )
     large = TransformConfig(crop=Crop.RANDOM_RESIZED)
     sizes = {"small_crops": 2, "small_size": (8, 8), "head": HEAD, "patch_head": HEAD}
@@ -83,6 +84,19 @@ def test_dino_is_the_mean_over_pairs_of_crops() -> None:
     new = updated_centre(centre, jnp.concatenate(scores), 0.9)
     np.testing.assert_allclose(aux.objective["dino_head"], new, rtol=1e-4)
     assert set(aux.metrics) >= {"target_entropy", "marginal_entropy", "feature_rank"}
+
+
+def test_the_student_alone_is_regularised() -> None:
+    objective = _objective(dropout_rate=0.5)
+    params, context = _started(objective)
+    batch = objective.prepare(_batch(objective), jax.random.key(2))
+
+    def loss(key: int) -> jax.Array:
+        return objective.loss(params, context, batch, jax.random.key(key))[1]
+
+    one, other = loss(3).metrics, loss(4).metrics
+    assert one["dino_loss"] != other["dino_loss"]
+    assert one["target_entropy"] == other["target_entropy"]
 
 
 def test_no_gradient_reaches_the_teacher() -> None:

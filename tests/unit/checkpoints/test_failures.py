@@ -4,7 +4,10 @@
 import errno
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from vit_jax.checkpoints import failures
 from vit_jax.checkpoints.failures import cause, chain, reading_error
@@ -69,3 +72,21 @@ def test_a_disk_that_is_gone_has_no_free_space(tmp_path: Path) -> None:
 def test_one_process_agrees_with_itself() -> None:
     own = failures.Ended(3, Manifest({}, {}, {}), damaged=True)
     assert failures.agreed(own) is own
+
+
+@pytest.mark.parametrize("mine", [0, 1, 2])
+@pytest.mark.parametrize("other", [0, 1, 2])
+def test_processes_agree_on_the_worst(
+    mine: int, other: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save ended well, or it failed, or what is there is damaged."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    gather = lambda x: np.asarray([int(x), other])  # noqa: E731
+    monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+    failed = failures.SaveFailed("no room") if mine else None
+    found = failures.agreed(failures.Ended(3, Manifest({}, {}, {}), failed, mine == 2))
+    assert found.damaged == (max(mine, other) == 2)
+    if mine or not other:
+        assert found.failed is failed
+    else:
+        assert "step 3 could not be saved by another process" in str(found.failed)

@@ -3,10 +3,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.checkpoints.manifest import Damaged, Manifest, digests, pack, unpack
+from vit_jax.checkpoints.manifest import (
+    Damaged,
+    Manifest,
+    Unreadable,
+    digests,
+    on_all_processes,
+    pack,
+    unpack,
+)
 
 
 def _reference(words: np.ndarray) -> int:
@@ -84,3 +93,24 @@ def test_what_no_run_has_written_is_damaged():
     for each in bad:
         with pytest.raises(Damaged, match="its metadata is damaged"):
             unpack(each)
+
+
+@pytest.mark.parametrize("mine", [0, 1, 2])
+@pytest.mark.parametrize("other", [0, 1, 2])
+def test_all_processes_raise_what_one_finds(mine, other, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    gather = lambda x: np.asarray([int(x), other])  # noqa: E731
+    monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+    kinds = (None, Damaged, Unreadable)
+
+    def read():
+        if mine:
+            raise kinds[mine]("mine")
+        return "read"
+
+    if not mine and not other:
+        assert on_all_processes(read) == "read"
+        return
+    with pytest.raises(kinds[max(mine, other)]) as caught:
+        on_all_processes(read)
+    assert ("another process" in str(caught.value)) == (other > mine)

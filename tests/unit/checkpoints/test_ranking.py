@@ -26,6 +26,20 @@ def test_what_cannot_rank_is_refused() -> None:
         check_ranking(CheckpointConfig(metric="val/wer"), PERIODS)
 
 
+def test_patience_needs_what_it_counts() -> None:
+    last = {"val/loss": "", "val/top1": ""}
+    check_ranking(CheckpointConfig(metric="val/loss", patience=3), PERIODS)
+    check_ranking(CheckpointConfig(metric="val/loss"), last)  # the last is the best
+    for fields, periods, why in (
+        ({"patience": 3, "keep_best": 0}, PERIODS, "set checkpoint.keep_best=1"),
+        ({"patience": 3}, last, "counts evaluations; give one a period"),
+        ({"metric": "test/top1"}, PERIODS, "'test/top1' is measured only last"),
+        ({"metric": "val/lost"}, PERIODS, "unknown checkpoint.metric 'val/lost'"),
+    ):
+        with pytest.raises(UserError, match=why):
+            check_ranking(CheckpointConfig(**{"metric": "val/loss", **fields}), periods)
+
+
 def test_an_older_run_that_kept_the_worst_says_so() -> None:
     now = directed(CheckpointConfig(metric="val/loss"))
     assert now.mode is Mode.MIN

@@ -77,6 +77,18 @@ def test_a_save_that_cannot_be_read_back_has_failed(
     assert checkpoints.steps() == [1, 3]
 
 
+def test_a_list_of_arrays_that_cannot_be_decoded_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_RETRIES", ())
+    saved(tmp_path, (1,))
+    manifest = storage.read_manifest(tmp_path / "1")
+    storage.read_back(tmp_path / "1", manifest)
+    (tmp_path / "1" / "state" / "manifest.ocdbt").write_bytes(b"none")
+    with pytest.raises(storage.Damaged):
+        storage.read_back(tmp_path / "1", manifest)
+
+
 def test_a_record_is_of_the_moment_and_may_hold_what_is_not_finite(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path, CheckpointConfig())
     metadata: dict = {"losses": [1.0, float("nan")]}

@@ -4,6 +4,7 @@
 import dataclasses
 import json
 
+import jax
 import pytest
 
 from vit_jax.data.account import SYSTEM, Account, changes, dataset_of, left_out, tell
@@ -51,6 +52,21 @@ def test_what_systems_leave_in_folders_is_said_and_is_no_loss() -> None:
         tell(
             "x[train]", dataclasses.replace(hidden, notes=("1 image has two classes",)), strict=True
         )
+
+
+def test_process_0_says_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dataclasses.replace(_account(), notes=("1 image has two classes",))
+    for process, lines in (
+        (0, [f"x: {found.line()}", "warning: x: 1 image has two classes"]),
+        (1, []),
+    ):
+        monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        tell("x[train]", found, strict=False)
+        assert capsys.readouterr().out.splitlines() == lines
+    tell("x[train]", None, strict=True)
 
 
 def test_a_dataset_is_named_without_its_split() -> None:

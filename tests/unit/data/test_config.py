@@ -109,8 +109,12 @@ def test_what_counts_as_random():
         {"crop": Crop.SQUASH_RANDOM},
         {"crop": Crop.RANDOM_RESIZED},
         {"color_jitter": 0.1},
+        {"degrees": 5.0},
+        {"shear": 5.0},
     ):
-        assert is_random(TransformConfig(**fields)), fields
+        cfg = TransformConfig(**fields)
+        assert is_random(cfg), fields
+        assert has_affine(cfg) == bool(fields.keys() & {"scale", "translate", "degrees", "shear"})
 
 
 def test_the_resized_image_is_rounded_down() -> None:

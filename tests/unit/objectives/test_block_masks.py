@@ -2,13 +2,14 @@
 """How many patches are masked, and where the masked ones are put."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.objectives.hiding import gathered, mask_counts
+from vit_jax.objectives.hiding import block_masks, gathered, mask_counts
 
 KEY = jax.random.key(3)
 
@@ -48,6 +49,13 @@ def test_no_count_exceeds_the_buffer():
 
 def test_few_images_may_have_no_masked_one():
     np.testing.assert_array_equal(mask_counts(KEY, 1, 196), [0])
+
+
+def test_blocks_are_dinov2s_where_nothing_else_is_asked_for():
+    # MaskingGenerator in dinov2/data/masking.py: min_num_patches=4, min_aspect=0.3
+    defaults = {k: p.default for k, p in inspect.signature(block_masks).parameters.items()}
+    assert defaults["min_patches"] == 4
+    assert defaults["aspect"] == pytest.approx((0.3, 1 / 0.3))
 
 
 @pytest.mark.parametrize("size", [5, 8])

@@ -76,6 +76,11 @@ def test_own_parameters_depend_on_the_loss() -> None:
             {},
             "objective.hidden_share=(0.5, 0.1)",
         ),
+        (
+            {"patch_weight": 1.0, "hidden_share": (0.0, 0.06)},  # of 16 patches
+            {},
+            "objective.hidden_share=(0.0, 0.06)",
+        ),
         ({"hidden_images": 0.3}, {}, "objective.hidden_images=0.3 has no effect without"),
         ({"shared_head": True}, {}, "objective.shared_head=True has no effect without"),
         (
@@ -111,6 +116,10 @@ def test_a_run_needs_its_average_and_cuts_no_batch() -> None:
         with pytest.raises(UserError, match=named):
             config_lib.check(_config(**fields))
     config_lib.check(_config(evals={"knn": KNNEval()}))
+    config_lib.check(_config(objective=DinoConfig(small_size=(8, 8), patch_weight=1.0)))
+    still = _model(dynamic_image_size=False)
+    for fields in ({"small_size": (16, 16)}, {"small_crops": 0, "small_size": (8, 8)}):
+        config_lib.check(_config(model=still, objective=DinoConfig(**fields)))
 
 
 def test_a_collapse_is_told() -> None:

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import models
+from vit_jax import models, objectives
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models.losses import Loss
-from vit_jax.objectives import Context, Supervised, SupervisedConfig
+from vit_jax.objectives import Context, MaskedPatchConfig, Supervised, SupervisedConfig
 from vit_jax.settings.fields import conform
 
 
@@ -57,6 +57,12 @@ def test_loss_is_the_mean_and_the_model_trains() -> None:
     assert float(aux.metrics["top1"]) == 0.5
     assert seen["train"] is True
     assert aux.model_state == {}
+
+
+def test_labels_go_to_the_devices_where_they_are_learned() -> None:
+    assert _objective({}).fields == ("label",)
+    model, data = models.variant("vit_mu8", num_classes=0), DataConfig()
+    assert objectives.create(MaskedPatchConfig(), model, data).fields == ()
 
 
 def test_multi_hot_labels() -> None:

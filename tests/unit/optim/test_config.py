@@ -70,6 +70,14 @@ def test_refused_by_name(field, value, settings):
     assert "\n" not in str(error.value)
 
 
+def test_settings_that_act_are_taken():
+    validate(OptimConfig(schedule_every="1 epoch", schedule_lag=True))
+    for varied in ("warmup", "cooldown"):
+        cfg = OptimConfig(schedule=Schedule.CONSTANT, schedule_every="1 epoch", **{varied: "5%"})
+        validate(cfg)
+    validate(OptimConfig(clip_norm=0.0, beta1=0.0, beta2=0.0, weight_decay=0.0))  # the least
+
+
 def test_every_field_is_documented():
     documented = OptimConfig.__doc__
     for field in dataclasses.fields(OptimConfig):

@@ -35,9 +35,9 @@ class Cosh:
         return loss, Aux({"loss": loss}, {"mean": w}, ctx.objective)
 
 
-def _step(objective, rho=RHO, accum_steps=1):
-    """Return the state before and after a step, and its metrics."""
-    params = {"w": jnp.asarray([1.0, -0.5, 0.3])}
+def _step(objective, rho=RHO, accum_steps=1, **more):
+    """Return the state before and after a step, and its metrics; `more` parameters are frozen."""
+    params = {"w": jnp.asarray([1.0, -0.5, 0.3]), **more}
     cfg = OptimConfig(
         name=Optimizer.SGD,
         momentum=0.0,
@@ -45,6 +45,7 @@ def _step(objective, rho=RHO, accum_steps=1):
         schedule=Schedule.CONSTANT,
         clip_norm=0.0,
         sam_rho=rho,
+        freeze="|".join(more),
     )
     clock = Clock(batch_size=8, num_examples=8, total_steps=9)
     (tx, schedule), climb = make_optimizer(cfg, params, clock), make_climb(cfg, params, clock)
@@ -65,3 +66,18 @@ def test_without_sam_there_is_one_pass() -> None:
     before, after, _ = _step(Cosh(cliff=1.01), rho=0.0)
     w = np.asarray(before.params["w"])
     np.testing.assert_allclose(after.params["w"], w - LR * _gradient(w), rtol=1e-5)
+
+
+def test_what_is_frozen_neither_climbs_nor_counts() -> None:
+    class Slope(Cosh):
+        def loss(self, params, ctx, batch, rng):
+            loss, aux = super().loss(params, ctx, batch, rng)
+            return loss + 3 * params["bias"] * params["w"].sum(), aux
+
+    bias = jnp.asarray(0.1)
+    before, after, _ = _step(Slope(), bias=bias)
+    assert after.params["bias"] == bias
+    w = np.asarray(before.params["w"])
+    there = _gradient(w) + 0.3
+    up = w + RHO * there / np.linalg.norm(there)
+    np.testing.assert_allclose(after.params["w"], w - LR * (_gradient(up) + 0.3), rtol=1e-5)

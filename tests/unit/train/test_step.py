@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.unit.train.test_sam import DATA, Cosh
+from tests.unit.train.test_sam import DATA, Cosh, _step
 from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.config.tree import Config
@@ -54,6 +54,25 @@ def _batches(count: int = STEPS) -> list[dict[str, np.ndarray]]:
         }
         for _ in range(count)
     ]
+
+
+class Seen(Cosh):
+    """Notes how many examples each differentiated loss is of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: set[int] = set()
+
+    def loss(self, params, ctx, batch, rng):
+        self.sizes.add(len(batch["x"]))
+        return super().loss(params, ctx, batch, rng)
+
+
+@pytest.mark.parametrize("accum_steps", [1, 2, 4])
+def test_one_micro_batch_at_a_time_is_differentiated(accum_steps: int) -> None:
+    objective = Seen()
+    _step(objective, rho=0.0, accum_steps=accum_steps)
+    assert objective.sizes == {8 // accum_steps}
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,10 @@ def test_classes_of_a_file_with_a_config_beside_it(tmp_path: Path) -> None:
         found = heads.move(f"timm:{file}", NEW)
         assert found.there == known, each
         assert found.ids == ((3, None, 0) if known else ())
+    for known, kept in ((OLD, OLD), (("0", "1", "2", "3"), ())):  # the latter only count
+        beside.write_text(json.dumps({**tree, "label_names": known}))
+        found = heads.move(f"timm:{file}", ("w", "x", "y", "z"))
+        assert (found.there, found.ids) == (kept, (None,) * len(kept)), known
     beside.unlink()
     assert heads.move(f"timm:{file}", NEW).there == ()
     # What predicts by the file names the same classes.

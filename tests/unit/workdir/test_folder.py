@@ -35,8 +35,10 @@ def test_only_process_0_locks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gs://bucket/run", "/home/me/gs:/bucket/run", "s3://b"])
 def test_bucket_is_refused(name):
-    with pytest.raises(UserError, match="mount"), workdir.lock(Path(name)):
-        pass
+    for cache, named in ((True, "--out"), (False, "workdir")):
+        refused = pytest.raises(UserError, match=f"^{named} .*mount")
+        with refused, workdir.lock(Path(name), cache=cache):
+            pass
 
 
 def test_place_that_cannot_be_written_is_refused(tmp_path):
@@ -61,5 +63,18 @@ def test_finished(tmp_path):
     assert workdir.finished_step(tmp_path) == 1500
     workdir.mark_finished(tmp_path, 3000)
     assert workdir.finished_step(tmp_path) == 3000
-    (tmp_path / "finished.json").write_text("torn {")
-    assert workdir.finished_step(tmp_path) is None
+    for text in ("torn {", "[" * 100_000, "[1]", "{}", '{"step": null}', '{"step": 1e999}'):
+        (tmp_path / "finished.json").write_text(text)
+        assert workdir.finished_step(tmp_path) is None
+
+
+def test_the_config_of_a_run_that_has_a_checkpoint(tmp_path):
+    (tmp_path / "config.json").write_text('{"seed": 3}')
+    assert workdir.saved_config(tmp_path) == {}
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    assert workdir.saved_config(tmp_path) == {"seed": 3}
+    for text in ("[3]", "torn {", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        assert workdir.saved_config(tmp_path) == {}
+    (tmp_path / "config.json").unlink()
+    assert workdir.saved_config(tmp_path) == {}

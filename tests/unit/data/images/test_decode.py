@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
+import struct
 import threading
 
 import numpy as np
@@ -24,6 +25,16 @@ def test_lossless_files_come_back_exactly(photo, form):
     )
 
 
+def test_grey_of_a_colour_png_is_the_same_whatever_it_says_of_its_colours(photo):
+    image = photo[:50, :70]
+    for kind, content in ((b"gAMA", 45455), (b"cHRM", 31270), (b"sRGB", 0)):
+        sizes = {b"gAMA": ">I", b"cHRM": ">8I", b"sRGB": "B"}
+        values = (content, 32900, 64000, 33000, 30000, 60000, 15000, 6000)
+        chunk = struct.pack(sizes[kind], *values[: 8 if kind == b"cHRM" else 1])
+        out = decode(png(image, 8, 2, (kind, chunk)), 1)
+        np.testing.assert_allclose(out[..., 0], image @ LUMA, atol=1.01)
+
+
 def test_jpeg_is_decoded_as_pillow_does_and_fast_mode_is_close(photo):
     data = encode(photo, "JPEG", quality=90)
     wanted = np.asarray(Image.open(io.BytesIO(data)))
@@ -38,6 +49,20 @@ def test_jpeg_is_halved_only_while_it_stays_large_enough(photo):
     assert decode(data, 3, min_size=(213, 320)).shape == (214, 320, 3)
     assert decode(data, 3, min_size=(215, 10)).shape == photo.shape
     assert decode(data, 3, min_size=(50, 50)).shape == (54, 80, 3)
+
+
+def test_jpeg_above_the_limit_is_halved_as_far_as_asked_and_at_least_once(photo, monkeypatch):
+    data = encode(photo, "JPEG")  # 427 x 640
+    monkeypatch.setattr("vit_jax.data.images.header.MAX_PIXELS", 427 * 640 - 1)
+    for asked, there in (
+        ((0, 0), 2),
+        ((427, 640), 2),
+        ((200, 50), 2),
+        ((50, 300), 2),
+        ((50, 50), 8),
+    ):
+        found = decode(data, 3, min_size=asked).shape
+        assert found == (-(-427 // there), 640 // there, 3), asked
 
 
 def test_opencv_does_not_talk_about_what_pillow_says_better(photo, capfd):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.photos import tiny
 from vit_jax.data import open_source
 from vit_jax.data.account import LeftOut
-from vit_jax.data.sources import look
-from vit_jax.data.sources.base import account_of
+from vit_jax.data.sources.base import account_of, look
 from vit_jax.errors import UserError
 from vit_jax.storage import remote
 
@@ -222,7 +221,10 @@ def test_rows_are_used_or_left_out_or_the_table_is_refused(tmp_path_factory, dra
     assert sum(source.account.used.values()) == len(source) == len(of) - bool(gone)
 
 
-def test_images_that_cannot_be_read_are_left_out_and_copies_said(tmp_path: Path) -> None:
+def test_images_that_cannot_be_read_are_left_out_and_copies_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "MOST_FAR", 3)  # of a bucket: nothing here is far
     name = table(tmp_path, rows("path,label"), images=20)
     (tmp_path / "photos" / "3.jpg").write_bytes(b"none")
     (tmp_path / "photos" / "5.jpg").write_bytes(tiny("7"))  # of one label

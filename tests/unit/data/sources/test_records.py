@@ -65,12 +65,15 @@ def test_a_version_that_is_gone_from_the_bucket(tmp_path, monkeypatch):
         for version in ("1.0.0", "2.0.0")
         for name in files
     ]
-    monkeypatch.setattr(remote, "find", lambda _: listed)
+    asked = []
+    monkeypatch.setattr(remote, "find", lambda pattern: asked.append(pattern) or listed)
     monkeypatch.setattr(remote, "read", lambda _: b'{"fileFormat": "array_record"}')
+    assert records._find_remote("scans:1.0.0", "gs://b")[0].name == "1.0.0"
     for version in ("2.0.0", "1.0.0"):
         directory, found = records._find_remote("scans", "gs://b")
         assert (directory.name, {*found}) == (version, {*files})
         del listed[3:]
+    assert {*asked} == {"gs://b/scans/**"}  # not of all datasets there
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,8 @@ def test_a_missing_dataset_is_told_at_once_and_in_one_line(tagged):
     ) as caught:
         open_source("imagenet2012", str(tagged))
     assert time.perf_counter() - start < 1
+    with pytest.raises(UserError, match="no dataset 'cifar10' in"):
+        open_source("cifar10", str(tagged))
     assert "\n" not in str(caught.value)
 
 

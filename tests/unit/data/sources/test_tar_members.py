@@ -58,6 +58,8 @@ def test_a_label_of_another_type_is_refused_as_that(tmp_path: Path) -> None:
     for label in (b"null", b'""', b"-1", b"NaN"):
         source = opened(tmp_path, {"a.jpg": b"x", "a.json": b'{"label": %b}' % label})
         assert source.labels.tolist() == [-1]
+    with pytest.raises(DataError, match=r"'a.json' is no JSON"):  # too deep to be read
+        opened(tmp_path, {"a.jpg": b"x", "a.json": b'{"label": ' + b"[" * 100_000})
     with pytest.raises(DataError, match=r"0.tar/a.jpg: the label b'caf\\xe9' is no text in UTF-8"):
         opened(tmp_path, {"a.jpg": b"x", "a.cls": b"caf\xe9"})
 

@@ -16,6 +16,8 @@ def test_the_slowest_is_held_against_the_median() -> None:
     # Seconds by itself, and of all steps.
     four = stragglers.compare(np.array([[1, 10], [2, 10], [6, 10], [3, 10]], np.float32))
     assert list(four.items()) == [(SCALARS[0], 2.0), (SCALARS[1], pytest.approx(0.4))]
+    three = stragglers.compare(np.array([[1, 10], [6, 10], [2, 10]], np.float32))
+    assert list(three.items()) == [(SCALARS[0], 1.0), (SCALARS[1], pytest.approx(0.4))]
     two = stragglers.compare(np.array([[6, 10], [1, 10]], np.float32))
     assert list(two.items()) == [(SCALARS[0], 0.0), (SCALARS[1], pytest.approx(0.5))]
 

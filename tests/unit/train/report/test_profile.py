@@ -6,8 +6,17 @@ from pathlib import Path
 import jax
 import pytest
 
+from vit_jax.errors import UserError
 from vit_jax.train.report import profile
 from vit_jax.train.report.profile import Window
+
+
+def test_a_window_is_read_or_refused() -> None:
+    assert profile.read_window("1,1") == Window(1, 1)
+    assert profile.read_window("100,5").last == 104
+    for text in ("0,5", "5,0", "-1,-1"):
+        with pytest.raises(UserError, match=f"--profile={text}: STEP and COUNT must be at least 1"):
+            profile.read_window(text)
 
 
 def test_a_kill_inside_the_window_does_not_keep_the_run_from_going_on(tmp_path: Path) -> None:

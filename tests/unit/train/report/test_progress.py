@@ -86,6 +86,8 @@ def test_pauses_count_for_the_eta_but_not_for_the_rate():
     _run(pace, clock, range(14, 18), 0.5)
     assert pace.steps_per_sec() == pytest.approx(2)
     assert pace.steps_per_sec() is None  # no step since
+    _run(pace, clock, range(18, 20), 0.01)
+    assert pace.steps_per_sec() == pytest.approx(100)
 
 
 def test_plain_lines(capsys):

@@ -253,3 +253,12 @@ def test_a_head_over_two_vectors_is_refused() -> None:
 def test_other_families_have_no_such_names() -> None:
     with pytest.raises(UserError, match="no names of transformers' are known for Swin"):
         hf.entries(TINY["swin"], hf.LAYOUTS["vit"], "")
+
+
+def test_what_of_siglip_a_mean_of_its_tokens_does_not_need() -> None:
+    siglip, mean = hf.LAYOUTS["siglip"], dataclasses.replace(SIGLIP, pool=Pool.GAP)
+    pooling, other = "vision_model.head.probe", "vision_model.surplus"
+    ignored = {cfg: hf.is_ignored(pooling, cfg, siglip, "vision_model.") for cfg in (SIGLIP, mean)}
+    assert ignored == {SIGLIP: False, mean: True}
+    assert not hf.is_ignored(other, mean, siglip, "vision_model.")
+    assert not hf.is_ignored("head.probe", VIT, hf.LAYOUTS["vit"], "")
