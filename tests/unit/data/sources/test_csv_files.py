@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.photos import tiny
 from vit_jax.data import open_source
 from vit_jax.data.account import LeftOut
-from vit_jax.data.sources.base import account_of, look
+from vit_jax.data.sources import look
+from vit_jax.data.sources.base import account_of
 from vit_jax.errors import UserError
 from vit_jax.storage import remote
 

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.unit.data import vtab as small
 from vit_jax.data import open_source
 from vit_jax.data.sources import records
-from vit_jax.data.sources.base import absolute_slices
+from vit_jax.data.sources.partition import absolute_slices
 from vit_jax.errors import UserError
 from vit_jax.recipes import vtab
 

@@ -66,14 +66,14 @@ def test_nothing_is_said_of_a_run_that_allows_none():
 def test_processes_count_what_each_of_them_met(monkeypatch):
     broken = Unreadable(3, name, counted=[4], log=lambda _: None)
     broken.agree()  # there is but one
-    assert broken.to_json() == {KEY: [4]}
+    assert broken.to_json() == {"unreadable": [4]}
     others = [np.array([4, 7, -1, -1]), np.array([8, 9, -1, -1])]
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(
         multihost_utils, "process_allgather", lambda mine: np.stack([mine, others.pop(0)])
     )
     broken.agree()
-    assert broken.to_json() == {KEY: [4, 7]}
+    assert broken.to_json() == {"unreadable": [4, 7]}
     with pytest.raises(DataError, match=r"4 training examples cannot be read"):
         broken.agree()
     Unreadable(0, name).agree()  # gathers nothing
