@@ -9,6 +9,7 @@ from tests.unit.test_configs import load
 from vit_jax import config as config_lib
 from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main
+from vit_jax.config import saved
 from vit_jax.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -101,4 +102,4 @@ def test_a_field_that_a_config_file_mistypes_has_a_suggestion(line: str, tmp_pat
     with pytest.raises(
         UserError, match=r"mine.py cannot be read: .*'lrr'; did you mean optim.lr\?"
     ):
-        cli_flags.load(file, None)
+        saved.load(file, None)
