@@ -17,7 +17,6 @@ ELSEWHERE = {
     "cli/cache_teacher.py": "tests/integration/train/test_logit_cache.py",
     "cli/convert.py": "tests/integration/weights/test_convert.py",
     "cli/export.py": "tests/integration/export/test_model.py",
-    "cli/parsing/flags.py": "tests/integration/cli/test_errors.py",
     "cli/parsing/model_options.py": "tests/integration/inference/test_trained.py",
     "cli/models.py": "tests/unit/cli/test_as_module.py",
     "cli/predict.py": "tests/integration/inference/test_prediction.py",
