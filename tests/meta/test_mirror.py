@@ -65,7 +65,7 @@ ELSEWHERE = {
     "weights/adapters.py": "tests/integration/train/test_adapted.py",
     "weights/apply.py": "tests/integration/weights/names/test_timm.py",
     "weights/export.py": "tests/integration/weights/test_convert.py",
-    "weights/load.py": "tests/integration/weights/test_init.py",
+    "weights/loading.py": "tests/integration/weights/test_init.py",
     # Layers are compared with other codes as parts of models.
     "models/base.py": "tests/integration/models/families/test_vit.py",
     "models/facts.py": "tests/unit/weights/published/test_table.py",
