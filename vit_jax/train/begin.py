@@ -222,7 +222,7 @@ def on_devices(opened: Opened, extras: Extras) -> Extras:
     return dataclasses.replace(extras, frozen=initial_state.place(extras.frozen, abstract))
 
 
-def describe(opened: Opened, extras: Extras) -> dict[str, Any]:
+def record(opened: Opened, extras: Extras) -> dict[str, Any]:
     """Write down in the workdir what the run is; returns what each checkpoint is saved with."""
     cfg, objective = opened.cfg, opened.parts.objective
     described = metadata.describe(

@@ -92,7 +92,7 @@ def fit(
         extras = begin.open_extras(opened, saved, allow_config_change=allow_config_change)
         position = begin.first_position(opened, checkpoints)
         extras = begin.on_devices(opened, extras)
-        metadata = begin.describe(opened, extras)
+        metadata = begin.record(opened, extras)
         window = profile.check(window, path, start=position.step, total=total)
         if stop.signal is not None:  # of one process; several agree on a stop in the loop
             print_once(f"{stop} before it took a step: nothing to save; the same command continues")
