@@ -34,7 +34,7 @@ from vit_jax.train.report.profile import Window
 from vit_jax.weights import export
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.config import KINDS
-from vit_jax.weights.load import initial
+from vit_jax.weights.loading import initial
 from vit_jax.weights.published import timm_config
 from vit_jax.weights.published.table import of_family, of_timm, per_channel
 

@@ -18,7 +18,6 @@ ELSEWHERE = {
     "cli/convert.py": "tests/integration/weights/test_convert.py",
     "cli/check_machine.py": "tests/unit/cli/test_doctor.py",
     "cli/export.py": "tests/integration/export/test_model.py",
-    "cli/parsing/flags.py": "tests/integration/cli/test_errors.py",
     "cli/parsing/model_options.py": "tests/integration/inference/test_trained.py",
     "cli/models.py": "tests/unit/cli/test_as_module.py",
     "cli/predict.py": "tests/integration/inference/test_prediction.py",
@@ -63,7 +62,7 @@ ELSEWHERE = {
     "weights/adapters.py": "tests/integration/train/test_adapted.py",
     "weights/apply.py": "tests/integration/weights/names/test_timm.py",
     "weights/export.py": "tests/integration/weights/test_convert.py",
-    "weights/load.py": "tests/integration/weights/test_init.py",
+    "weights/loading.py": "tests/integration/weights/test_init.py",
     # Layers are compared with other codes as parts of models.
     "models/base.py": "tests/integration/models/families/test_vit.py",
     "models/facts.py": "tests/unit/weights/published/test_table.py",

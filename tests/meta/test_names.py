@@ -198,7 +198,7 @@ REVIEWED = {
         recipes/unlabelled.py:digits: replace replace
         recipes/unlabelled.py:glyphs: replace
         train/adapted.py:LoraObjective.open: open
-        train/begin.py:begin: open
+        train/begin.py:open_extras: open
     """,
 }
 # Calls that would make a program of data, wherever they stand.

@@ -49,7 +49,7 @@ class Doctor(ConfigOptions):
 
 def _read(cls: type[Doctor], argv: Sequence[str]) -> tuple[Doctor, Any]:
     """Read a command line whose --config may be left out: then there is no Config."""
-    if flags.value_of("config", argv) is not None:
+    if flags.take("config", argv)[0] is not None:
         return options.read_config(cls, argv)
     return *options.read_options(cls, argv), None
 

@@ -4,21 +4,20 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from vit_jax import data, errors, models, optim
 from vit_jax.checkpoints.config import check_ranking
-from vit_jax.config import tree
 from vit_jax.config.tree import Config, check_micro_batches, guessed, metric_periods, plan
 from vit_jax.data.checks import check_pad
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
-from vit_jax.models import ModelConfig, lora, patch_sizes
+from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.settings.fields import annotations, check_effects, conform
-from vit_jax.weights import config as init_config
 
 
 def check(cfg: Config) -> None:
@@ -27,48 +26,8 @@ def check(cfg: Config) -> None:
     Values in another form, "map" for Pool.MAP or 64 for (64,), are converted in place.
     """
     check_types(cfg)
-    given, cfg = cfg, guessed(cfg, num_examples=10**6, num_classes=10)
-    models.create(cfg.model)
-    data.check(given.data)
-    check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
-    channels = cfg.model.channels
-    if channels not in (1, 3):
-        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
-    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
-        if len(each) not in (1, channels):
-            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
-    optim.validate(cfg.optim)
-    if models.growth(cfg.model) is not None:
-        optim.check_width(cfg.optim)
-    if cfg.model.num_classes and not cfg.objective.uses_labels:
-        what = f"{type(cfg.objective).__name__} trains no head"
-        raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
-    # Checks here hold for any data: the number of classes and the batch are not known yet.
-    cfg.objective.check(given.model, cfg.data)
-    _check_patches(cfg)
-    steps = cfg.accum_steps
-    if given.data.batch_size:
-        check_micro_batches(cfg)
-    if steps > 1 and not cfg.objective.splits_batch:
-        why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
-        raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
-    check_effects(cfg, "", [(cfg.ema_decay > 0, "without ema_decay", "ema_decay_end")])
-    if cfg.objective.needs_average and not cfg.ema_decay:
-        learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
-        raise UserError(f"{learns}; set ema_decay, such as 0.996")
-    init_config.validate(cfg.init)
-    _check_lora(cfg)
-    for name in cfg.evals:
-        if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
-            raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
-        _check_eval(cfg.evals[name], name, cfg.objective)
-    check_ranking(cfg.checkpoint, metric_periods(cfg))
-    tree.validate(cfg.faults)
-    # The durations are parsed without the data, so that a typo is found here.
-    plan(cfg, num_examples=cfg.data.batch_size)
-    sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]
-    if given.data.batch_size:
-        check_batch(cfg, math.prod(size for size in sizes if size > 0))
+    for rule in RULES:
+        rule(cfg)
 
 
 def check_types(cfg: Config) -> None:
@@ -88,6 +47,102 @@ def _refuse_names(node: Any, path: str) -> None:
             _refuse_names(value, f"{path}{field.name}.")
 
 
+def _guessed(cfg: Config) -> Config:
+    """Return the config with numbers in place of those that it leaves to the data."""
+    return guessed(cfg, num_examples=10**6, num_classes=10)
+
+
+def model_exists(cfg: Config) -> None:
+    """Refuse a model whose fields do not go together."""
+    models.create(_guessed(cfg).model)
+
+
+def pad_fits(cfg: Config) -> None:
+    """Refuse to mirror an image beyond its far side."""
+    check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
+
+
+def channels_fit(cfg: Config) -> None:
+    """Refuse a mean or std of another number of channels than the model's."""
+    channels = cfg.model.channels
+    if channels not in (1, 3):
+        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
+    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
+        if len(each) not in (1, channels):
+            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
+
+
+def width_has_rules(cfg: Config) -> None:
+    """Refuse an optimizer that has no rule for the width that a model grows to."""
+    if models.growth(cfg.model) is not None:
+        optim.check_width(cfg.optim)
+
+
+def head_is_trained(cfg: Config) -> None:
+    """Refuse a head that the objective does not train."""
+    if cfg.model.num_classes and not cfg.objective.uses_labels:
+        what = f"{type(cfg.objective).__name__} trains no head"
+        raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
+
+
+def objective_fits(cfg: Config) -> None:
+    """Refuse an objective that does not go with the model, whatever the data will be."""
+    cfg.objective.check(cfg.model, cfg.data)
+
+
+def patches_fit(cfg: Config) -> None:
+    """Refuse sizes of patches that the model cannot take, or a draw of no use."""
+    draws = patch_sizes.draws(cfg.model)
+    if draws != (0,) and not isinstance(cfg.objective, SupervisedConfig):
+        learns = f"{type(cfg.objective).__name__} has patches of one size"
+        raise UserError(f"{learns}; set model.drawn_patches=()")
+    wanted = [("model.drawn_patches", side) for side in draws]
+    wanted += [(f"evals.{name}.patch", ev.patch) for name, ev in cfg.evals.items()]
+    for field, side in wanted:
+        try:
+            models.create(patch_sizes.at(_guessed(cfg).model, side))
+        except UserError as error:
+            raise UserError(f"{field}={side}: {error}") from None
+
+
+def steps_divide_the_batch(cfg: Config) -> None:
+    """Refuse micro-batches of more than one size, or of a loss that compares a batch's examples."""
+    if cfg.data.batch_size:
+        check_micro_batches(cfg)
+    if cfg.accum_steps > 1 and not cfg.objective.splits_batch:
+        why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
+        advice = "set 1, and mesh.fsdp or model.remat=full"
+        raise UserError(f"accum_steps={cfg.accum_steps} {why}; {advice}")
+
+
+def average_is_kept(cfg: Config) -> None:
+    """Refuse to keep no moving average where something reads it."""
+    check_effects(cfg, "", [(cfg.ema_decay > 0, "without ema_decay", "ema_decay_end")])
+    if cfg.objective.needs_average and not cfg.ema_decay:
+        learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
+        raise UserError(f"{learns}; set ema_decay, such as 0.996")
+
+
+def lora_fits(cfg: Config) -> None:
+    """Refuse low-rank changes of nothing, or of what has no rule for them."""
+    lacks = {
+        "frozen weights to change; set init.weights": not cfg.init.weights,
+        "a rule for model.mup_base_dim; set 0": models.growth(cfg.model) is not None,
+        f"classes to learn by {type(cfg.objective).__name__}": not cfg.objective.uses_labels,
+    }
+    why = next((what for what, is_lacking in lacks.items() if is_lacking), "")
+    if cfg.lora.pattern and why:
+        raise UserError(f"lora.pattern={cfg.lora.pattern!r} lacks {why}")
+
+
+def evals_fit(cfg: Config) -> None:
+    """Refuse an evaluation of an odd name, or of what the objective does not train."""
+    for name, evaluation in cfg.evals.items():
+        if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
+            raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
+        _check_eval(evaluation, name, cfg.objective)
+
+
 def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
     lacks: dict[str, str] = {}
@@ -104,32 +159,46 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
     evaluation.check(f"evals.{name}")
 
 
-def _check_patches(cfg: Config) -> None:
-    """Raise UserError for sizes of patches that the model cannot take, or a draw of no use."""
-    draws = patch_sizes.draws(cfg.model)
-    if draws != (0,) and not isinstance(cfg.objective, SupervisedConfig):
-        learns = f"{type(cfg.objective).__name__} has patches of one size"
-        raise UserError(f"{learns}; set model.drawn_patches=()")
-    wanted = [("model.drawn_patches", side) for side in draws]
-    wanted += [(f"evals.{name}.patch", ev.patch) for name, ev in cfg.evals.items()]
-    for field, side in wanted:
-        try:
-            models.create(patch_sizes.at(cfg.model, side))
-        except UserError as error:
-            raise UserError(f"{field}={side}: {error}") from None
+def best_is_measured(cfg: Config) -> None:
+    """Refuse to rank checkpoints by a metric that is not measured in training."""
+    check_ranking(cfg.checkpoint, metric_periods(cfg))
 
 
-def _check_lora(cfg: Config) -> None:
-    """Raise UserError for low-rank changes of nothing, or of what has no rule for them."""
-    lora.check(cfg.lora)
-    lacks = {
-        "frozen weights to change; set init.weights": not cfg.init.weights,
-        "a rule for model.mup_base_dim; set 0": models.growth(cfg.model) is not None,
-        f"classes to learn by {type(cfg.objective).__name__}": not cfg.objective.uses_labels,
-    }
-    why = next((what for what, is_lacking in lacks.items() if is_lacking), "")
-    if cfg.lora.pattern and why:
-        raise UserError(f"lora.pattern={cfg.lora.pattern!r} lacks {why}")
+def durations_are_some(cfg: Config) -> None:
+    """Refuse durations that cannot be read; without the data, so that a typo is found before it."""
+    cfg = _guessed(cfg)
+    plan(cfg, num_examples=cfg.data.batch_size)
+
+
+def mesh_divides_the_batch(cfg: Config) -> None:
+    """Refuse a batch that the axes of the mesh whose sizes are given cannot split."""
+    sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]
+    if cfg.data.batch_size:
+        check_batch(cfg, math.prod(size for size in sizes if size > 0))
+
+
+# In this order: the first that fails is what is shown. Each raises UserError.
+RULES: tuple[Callable[[Config], None], ...] = (
+    model_exists,
+    lambda cfg: data.check(cfg.data),
+    pad_fits,
+    channels_fit,
+    lambda cfg: cfg.optim.check(),
+    width_has_rules,
+    head_is_trained,
+    objective_fits,
+    patches_fit,
+    steps_divide_the_batch,
+    average_is_kept,
+    lambda cfg: cfg.init.check(),
+    lambda cfg: cfg.lora.check(),
+    lora_fits,
+    evals_fit,
+    best_is_measured,
+    lambda cfg: cfg.faults.check(),
+    durations_are_some,
+    mesh_divides_the_batch,
+)
 
 
 def check_batch(cfg: Config, shards: int) -> None:

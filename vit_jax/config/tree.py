@@ -47,11 +47,12 @@ class FaultsConfig:
     skip_spikes: bool = False
     hang_seconds: float = value(1800.0, least=0, note="0 turns it off", free=True)
 
-
-def validate(cfg: FaultsConfig) -> None:
-    """Refuse to skip spikes where nothing looks for them."""
-    if cfg.skip_spikes and not cfg.spike_sigmas:
-        raise UserError("faults.skip_spikes=True skips nothing with spike_sigmas=0; set it to 6")
+    def check(self) -> None:
+        """Refuse to skip spikes where nothing looks for them."""
+        if self.skip_spikes and not self.spike_sigmas:
+            raise UserError(
+                "faults.skip_spikes=True skips nothing with spike_sigmas=0; set it to 6"
+            )
 
 
 def is_spike(loss: Any, losses: Any, sigmas: float) -> Any:

@@ -16,16 +16,22 @@ from vit_jax.evals.config import (
     LossEval,
     ProbeEval,
 )
-from vit_jax.evals.probes import frozen
 from vit_jax.settings.measures import is_accuracy
+
+
+def _probe(cfg: ProbeEval, context: Context) -> Evaluator:
+    from vit_jax.evals.probes import frozen  # late: most runs fit no probe
+
+    return frozen.create(cfg, context)
+
 
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {
     ClassifyEval: classify.create,
     LossEval: lambda cfg, context: MeanLoss(Stream(cfg, context), context.mesh),
-    KNNEval: frozen.create,
-    FewShotEval: frozen.create,
-    LinearEval: frozen.create,
+    KNNEval: _probe,
+    FewShotEval: _probe,
+    LinearEval: _probe,
 }
 
 

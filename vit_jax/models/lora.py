@@ -43,13 +43,12 @@ class LoraConfig:
     alpha: float = value(8.0, above=0)
     train: str = "^head"
 
-
-def check(cfg: LoraConfig) -> None:
-    """Raise UserError for settings without effect, or that are no regex."""
-    off = "without lora.pattern"
-    check_effects(cfg, "lora.", [(bool(cfg.pattern), off, "rank", "alpha", "train")])
-    for name in ("pattern", "train"):
-        fields.regex(f"lora.{name}", getattr(cfg, name))
+    def check(self) -> None:
+        """Raise UserError for settings without effect, or that are no regex."""
+        off = "without lora.pattern"
+        check_effects(self, "lora.", [(bool(self.pattern), off, "rank", "alpha", "train")])
+        for name in ("pattern", "train"):
+            fields.regex(f"lora.{name}", getattr(self, name))
 
 
 @contextlib.contextmanager

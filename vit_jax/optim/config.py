@@ -135,6 +135,13 @@ class OptimConfig:
     hold_for: str = ""
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 
+    def check(self) -> None:
+        """Raise UserError for a value out of range, or a changed setting that others switch off."""
+        conform(self, "optim.")
+        if self.min_lr > self.lr:
+            raise UserError(f"optim.min_lr={self.min_lr} must be at most optim.lr={self.lr}")
+        check_effects(self, "optim.", _effects(self))
+
 
 # Their steps are as large as the parameters that `decay` names.
 ADAPTIVE = frozenset({Optimizer.LAMB, Optimizer.LARS})
@@ -154,14 +161,6 @@ _USES = {
 def decays(cfg: OptimConfig) -> bool:
     """Return whether any step of the run decays parameters."""
     return cfg.weight_decay > 0 or cfg.weight_decay_end > 0
-
-
-def validate(cfg: OptimConfig) -> None:
-    """Raise UserError for a value out of range, or a changed setting that others switch off."""
-    conform(cfg, "optim.")
-    if cfg.min_lr > cfg.lr:
-        raise UserError(f"optim.min_lr={cfg.min_lr} must be at most optim.lr={cfg.lr}")
-    check_effects(cfg, "optim.", _effects(cfg))
 
 
 def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:

@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, ArrayLike, Float
 
 from vit_jax.errors import UserError
-from vit_jax.optim.config import OptimConfig, Schedule, validate
+from vit_jax.optim.config import OptimConfig, Schedule
 from vit_jax.settings.durations import Clock
 
 
@@ -44,7 +44,7 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     Raises UserError: settings out of range, warmup and cooldown longer than the run, milestones
     that do not follow one another within the run, or a duration shorter than `schedule_every`.
     """
-    validate(cfg)
+    cfg.check()
     if clock.total_steps is None:
         raise ValueError("a schedule needs the length of the run: Clock(total_steps=...)")
     every = max(clock.steps(cfg.schedule_every), 1)

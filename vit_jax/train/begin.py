@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run begins: check config and data; then resume, else load `init.weights`, else random."""
+"""How a run begins, a function for each thing that `fit` does before the first step."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -65,37 +65,14 @@ class Position:
         step: the number of steps done.
         metrics: of the evaluations at this step; {} if there were none.
         tally: of early stopping.
+        saved: the metadata of the checkpoint that this call continues; {} for none.
     """
 
-    state: Any  # a TrainState; None for a run that had finished before
+    state: Any  # a TrainState
     step: int
     metrics: dict[str, float]
     tally: Tally
-
-
-@dataclasses.dataclass(frozen=True)
-class Begun:
-    """Where a run continues.
-
-    Attributes:
-        checkpoints: of the workdir.
-        position: the state and its step.
-        frozen: variables on the devices that no step changes.
-        extras: what the objective reads from outside; its `frozen` is emptied, see above.
-        metadata: what each checkpoint is saved with, the same for all.
-        saved: the metadata of the checkpoint that the run continues; {} for none.
-        changed: the number of allowed changes of config and data, as metrics.
-        finished: why there is nothing to do, or "".
-    """
-
-    checkpoints: Checkpointer
-    position: Position
-    frozen: Any
-    extras: Extras
-    metadata: dict[str, Any]
     saved: Mapping[str, Any]
-    changed: dict[str, float]
-    finished: str = ""
 
 
 @look.once()
@@ -145,20 +122,30 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     )
 
 
-def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool) -> Begun:
-    """Continue the run in the workdir, or start from `cfg.init`, or from the seed.
+def open_checkpoints(opened: Opened) -> Checkpointer:
+    """Open the checkpoints of the workdir, once all processes are found to run the same.
 
-    Raises UserError: the run was started with another config, data or teacher, or has no usable
-    checkpoint, or the weights to start from do not fit.
+    Raises UserError: a process has another config, other data or another workdir.
     """
-    cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
-    facts = peers.facts(config_json.to_json(cfg), opened.splits, opened.source.class_names)
+    facts = peers.facts(config_json.to_json(opened.cfg), opened.splits, opened.source.class_names)
     facts |= {"workdir": opened.bucket} if opened.bucket else {}
-    peers.agree(facts, path, shared=not opened.bucket)
-    place = path / workdir.CHECKPOINTS
-    checkpoints = Checkpointer(place, cfg.checkpoint, own=bool(opened.bucket))
-    latest = checkpoints.latest_step()
-    saved = {} if latest is None else checkpoints.metadata(latest)
+    peers.agree(facts, opened.path, shared=not opened.bucket)
+    place, own = opened.path / workdir.CHECKPOINTS, bool(opened.bucket)
+    return Checkpointer(place, opened.cfg.checkpoint, own=own)
+
+
+def check_unchanged(
+    opened: Opened,
+    saved: Mapping[str, Any],
+    *,
+    allow_config_change: bool,
+    allow_data_change: bool,
+) -> dict[str, float]:
+    """Compare the run with what it was `saved` as; returns the numbers of changes, as metrics.
+
+    Raises UserError: the run was started with another config or other data, and may not change.
+    """
+    cfg, path = opened.cfg, opened.path
     changed = metadata.check_unchanged(
         cfg,
         saved,
@@ -170,38 +157,15 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     )
     if told := turned(cfg.checkpoint, saved.get("config", {}).get("checkpoint", {})):
         print_once(f"{path}: {told}")
-    tally = early_stop.resume(cfg.checkpoint, saved)
-    finished, step = _finished(opened, latest, tally)
-    if finished:
-        done = Position(None, step, {}, tally)
-        return Begun(checkpoints, done, {}, Extras(), {}, saved, changed, finished)
-    parts, objective = opened.parts, opened.parts.objective
-    extras = objective.open(opened.source, cfg.seed, total * cfg.data.batch_size, saved)
-    peers.agree_on_weights("weights of the teacher", extras.digest)
-    if saved and not allow_config_change:
-        metadata.check_extras_unchanged(extras.digest, saved, path)
-    if extras.base:
-        peers.agree_on_weights("weights that are frozen", extras.base.digest)
-    # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
-    position, saved = _first_position(opened, checkpoints)
-    frozen = initial_state.place(extras.frozen, build_lib.placed(parts.frozen, opened.mesh))
-    extras = dataclasses.replace(extras, frozen={})  # drop the host copies
-    described = metadata.describe(
-        cfg,
-        opened.source.class_names,
-        opened.splits,
-        extras.digest,
-        own=objective.own_parameters,
-        average=cfg.objective.needs_average,
-        base=extras.base,
-    )
-    metadata.write(path, described)
-    build_lib.write_splits(cfg, opened.source, path)
-    return Begun(checkpoints, position, frozen, extras, described, saved, changed)
+    return changed
 
 
-def _finished(opened: Opened, latest: int | None, tally: Tally) -> tuple[str, int]:
-    """Return why there is nothing to do and the number of steps done; else ("", 0)."""
+def finished(opened: Opened, latest: int | None, saved: Mapping[str, Any]) -> tuple[str, int]:
+    """Return why there is nothing to do and the number of steps done; else ("", 0).
+
+    `latest` is the step of the newest checkpoint, `saved` its metadata.
+    """
+    tally = early_stop.resume(opened.cfg.checkpoint, saved)
     finished_at, total = workdir.finished_step(opened.path), opened.parts.plan.total_steps
     if finished_at == total:
         return f"{opened.path} has finished its {total:,} steps; nothing to do", total
@@ -212,17 +176,36 @@ def _finished(opened: Opened, latest: int | None, tally: Tally) -> tuple[str, in
     return "", 0
 
 
-def _first_position(
-    opened: Opened, checkpoints: Checkpointer
-) -> tuple[Position, Mapping[str, Any]]:
-    """Restore the newest intact checkpoint with its metadata, or make the state of step 0."""
+def open_extras(opened: Opened, saved: Mapping[str, Any], *, allow_config_change: bool) -> Extras:
+    """Read what the objective needs besides the data: a teacher, the weights that LoRA changes.
+
+    Raises UserError: it does not fit, or is not what a run that is continued was started with.
+    """
+    cfg, total = opened.cfg, opened.parts.plan.total_steps
+    objective = opened.parts.objective
+    extras = objective.open(opened.source, cfg.seed, total * cfg.data.batch_size, saved)
+    peers.agree_on_weights("weights of the teacher", extras.digest)
+    if saved and not allow_config_change:
+        metadata.check_extras_unchanged(extras.digest, saved, opened.path)
+    if extras.base:
+        peers.agree_on_weights("weights that are frozen", extras.base.digest)
+    return extras
+
+
+def first_position(opened: Opened, checkpoints: Checkpointer) -> Position:
+    """Restore the newest intact checkpoint, or make the state of step 0.
+
+    A damaged checkpoint is passed over: what the position has as `saved` is of the one restored.
+
+    Raises UserError: no checkpoint is intact, or the weights to start from do not fit.
+    """
     cfg, total = opened.cfg, opened.parts.plan.total_steps
     restored = checkpoints.restore(build_lib.abstract_state(opened.parts, opened.mesh))
     if restored is None:
         names = opened.source.class_names
         state, message = initial_state.initial_state(cfg, opened.parts, opened.mesh, names)
         print_once(message)
-        return Position(state, 0, {}, early_stop.resume(cfg.checkpoint, {})), {}
+        return Position(state, 0, {}, early_stop.resume(cfg.checkpoint, {}), {})
     if restored.step > total:
         raise UserError(
             f"{opened.path} is at step {restored.step:,}, beyond duration={cfg.duration!r} "
@@ -230,7 +213,30 @@ def _first_position(
         )
     print_once(f"continuing {opened.path} at step {restored.step:,} of {total:,}")
     tally = early_stop.resume(cfg.checkpoint, restored.metadata)
-    return Position(restored.state, restored.step, {}, tally), restored.metadata
+    return Position(restored.state, restored.step, {}, tally, restored.metadata)
+
+
+def on_devices(opened: Opened, extras: Extras) -> Extras:
+    """Return the extras with what is frozen on the devices, and no longer on the host."""
+    abstract = build_lib.placed(opened.parts.frozen, opened.mesh)
+    return dataclasses.replace(extras, frozen=initial_state.place(extras.frozen, abstract))
+
+
+def record(opened: Opened, extras: Extras) -> dict[str, Any]:
+    """Write down in the workdir what the run is; returns what each checkpoint is saved with."""
+    cfg, objective = opened.cfg, opened.parts.objective
+    described = metadata.describe(
+        cfg,
+        opened.source.class_names,
+        opened.splits,
+        extras.digest,
+        own=objective.own_parameters,
+        average=cfg.objective.needs_average,
+        base=extras.base,
+    )
+    metadata.write(opened.path, described)
+    build_lib.write_splits(cfg, opened.source, opened.path)
+    return described
 
 
 def print_once(text: str) -> None:

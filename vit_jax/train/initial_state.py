@@ -22,12 +22,9 @@ from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.weights import heads
 from vit_jax.weights.apply import OtherHead
-from vit_jax.weights.config import InitConfig
+from vit_jax.weights.config import CHECKPOINT, InitConfig, split
 from vit_jax.weights.heads import Move
 from vit_jax.weights.layout import Own
-from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.published.describe import preprocessing
-from vit_jax.weights.published.table import GUESS, per_channel
 from vit_jax.weights.readers.ckpt import Checkpoint
 
 PyTree = Any
@@ -158,6 +155,10 @@ def _fresh(cfg: Config, parts: build_lib.Parts, names: set[str]) -> dict[str, np
 
 def _other_normalisation(cfg: Config) -> str:
     """Return a warning if the weights are of images normalised otherwise."""
+    # Late: a run that starts from random parameters needs nothing of what is published.
+    from vit_jax.weights.published.describe import preprocessing
+    from vit_jax.weights.published.table import GUESS, per_channel
+
     ref, data = cfg.init.weights, cfg.data
     if split(ref)[0] == CHECKPOINT:
         theirs = config_json.from_json(Checkpoint(split(ref)[1]).metadata["config"]).data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`fit`: `open_run` checks, `begin` restores or initialises, `train` runs the steps.
+"""`fit`: `open_run` checks, `first_position` restores or initialises, `train` runs the steps.
 
 A batch is a function of the seed and the step, so that a step number is all that a resume needs of
 the data (data/stream.py); what is learned is the objective's (objectives/base.py).
@@ -17,9 +17,10 @@ from vit_jax.devices import hardware
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
+from vit_jax.train import begin
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
-from vit_jax.train.begin import Position, begin, open_run, print_once
+from vit_jax.train.begin import Position, open_run, print_once
 from vit_jax.train.ending import conclude
 from vit_jax.train.health import watchdog
 from vit_jax.train.report import profile
@@ -75,19 +76,31 @@ def fit(
         mirrored(opened.bucket, path, stop) as bucket,
         jax.set_mesh(opened.mesh),
     ):
-        begun = begin(
-            opened, allow_config_change=allow_config_change, allow_data_change=allow_data_change
+        checkpoints = begin.open_checkpoints(opened)
+        latest = checkpoints.latest_step()
+        saved = {} if latest is None else checkpoints.metadata(latest)
+        changed = begin.check_unchanged(
+            opened,
+            saved,
+            allow_config_change=allow_config_change,
+            allow_data_change=allow_data_change,
         )
-        position = begun.position
-        if begun.finished:
-            print_once(begun.finished)
-            return Result(None, position.step, 0, {})
+        said, step = begin.finished(opened, latest, saved)
+        if said:
+            print_once(said)
+            return Result(None, step, 0, {})
+        extras = begin.open_extras(opened, saved, allow_config_change=allow_config_change)
+        position = begin.first_position(opened, checkpoints)
+        extras = begin.on_devices(opened, extras)
+        metadata = begin.record(opened, extras)
         window = profile.check(window, path, start=position.step, total=total)
         if stop.signal is not None:  # of one process; several agree on a stop in the loop
             print_once(f"{stop} before it took a step: nothing to save; the same command continues")
             return Result(position.state, position.step, INTERRUPTED, {})
         watch = watchdog.watch(opened.goodput, cfg.faults.hang_seconds)
-        with watch, services(opened, begun, bucket) as run:
+        with watch, services(opened, position, checkpoints, extras, metadata, bucket) as run:
+            if changed:
+                run.writer.write(position.step, changed)
             stream = device_batches(
                 cfg.data,
                 opened.parts.objective,
@@ -95,7 +108,7 @@ def fit(
                 opened.mesh,
                 seed=cfg.seed,
                 start=position.step,
-                rows=begun.extras.rows,
+                rows=extras.rows,
                 unreadable=run.unreadable,
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
@@ -140,7 +153,7 @@ def train(
             if complete or due(step, plan.log_every):
                 run.log(step, everything=complete)
             # Before the save, which stores the metrics that rank checkpoints.
-            with run.saved_first(Position(state, step, {}, tally)):
+            with run.saved_first(Position(state, step, {}, tally, position.saved)):
                 metrics = run.evaluate(state, run.due_evals(step), report=complete)
                 run.log_evals(step, metrics)
             tally = tally.after(step, metrics)
@@ -149,7 +162,7 @@ def train(
             stopping = not ending and stop.requested(step)
             # Save where the metric that ranks checkpoints was just measured.
             ranked = cfg.checkpoint.keep_best and cfg.checkpoint.metric in metrics
-            position = Position(state, step, metrics, tally)
+            position = Position(state, step, metrics, tally, position.saved)
             if ending or stopping or ranked or due(step, plan.checkpoint_every):
                 run.save(position, must_succeed=ending or stopping)
             if stopping:

@@ -13,10 +13,11 @@ from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
 from vit_jax.config.tree import Config, Plan
 from vit_jax.cost.scale import peak_flops
 from vit_jax.errors import NonFinite, UserError
+from vit_jax.objectives import Extras
 from vit_jax.process import waiting
 from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop
-from vit_jax.train.begin import Begun, Opened, Position
+from vit_jax.train.begin import Opened, Position
 from vit_jax.train.health import spikes, unreadable
 from vit_jax.train.health.lost_process import is_lost
 from vit_jax.train.health.stragglers import Stragglers
@@ -236,25 +237,32 @@ def due(step: int, every: int) -> bool:
 
 
 @contextlib.contextmanager
-def services(opened: Opened, begun: Begun, bucket: Mirror | None) -> Iterator[Run]:
-    """Open the log, the progress display and the run's other outputs."""
-    cfg, path, step = opened.cfg, opened.path, begun.position.step
+def services(
+    opened: Opened,
+    position: Position,
+    checkpoints: Checkpointer,
+    extras: Extras,
+    metadata: dict[str, Any],
+    bucket: Mirror | None,
+) -> Iterator[Run]:
+    """Open the log, the progress display and the run's other outputs.
+
+    `extras` are on the devices; the rest is as in `Run`.
+    """
+    cfg, path, step, saved = opened.cfg, opened.path, position.step, position.saved
     with contextlib.ExitStack() as stack:
-        writer = make_writer(cfg.log, path, step=step, run_config=begun.metadata["config"])
+        writer = make_writer(cfg.log, path, step=step, run_config=metadata["config"])
         stack.callback(writer.close)
-        if begun.changed:
-            writer.write(step, begun.changed)
         total = opened.parts.plan.total_steps
         progress = stack.enter_context(Progress(total, cfg.data.batch_size, start_step=step))
         log_spike = spikes.make_log(
             cfg.faults, cfg.data, opened.source, path, seed=cfg.seed, log=progress.message
         )
-        saved = begun.saved
         yield Run(
             opened=opened,
-            metadata=begun.metadata,
-            frozen=begun.frozen,
-            checkpoints=begun.checkpoints,
+            metadata=metadata,
+            frozen=extras.frozen,
+            checkpoints=checkpoints,
             buffer=MetricBuffer(cfg.faults, log_spike, saved=metric_buffer.saved_in(saved)),
             unreadable=Unreadable(
                 cfg.data.max_broken,

@@ -2,17 +2,16 @@
 """Published weights in and out: every file becomes this package's variables, strictly."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vit_jax import trees
 from vit_jax.models import ModelConfig
-from vit_jax.weights.apply import fill, in_memory
-from vit_jax.weights.export import to_timm
-from vit_jax.weights.load import load, read
-from vit_jax.weights.names import forms, timm
-from vit_jax.weights.readers import repository
+
+if TYPE_CHECKING:
+    from vit_jax.weights.export import to_timm
+    from vit_jax.weights.loading import load, read
 
 
 def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, Any]:
@@ -20,6 +19,22 @@ def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, An
 
     Raises UserError: keys missing, unused or of another shape; values that are not finite.
     """
+    from vit_jax.weights.apply import fill, in_memory
+    from vit_jax.weights.names import forms, timm
+
     entries = timm.entries(cfg)
     source = forms.adapted(in_memory(state), entries)
     return trees.nest(fill(entries, source, is_ignored=timm.is_ignored))
+
+
+def __getattr__(name: str) -> Any:
+    # Late: a run that starts from random parameters reads none of the formats.
+    if name in ("load", "read"):
+        from vit_jax.weights import loading
+
+        return getattr(loading, name)
+    if name == "to_timm":
+        from vit_jax.weights.export import to_timm
+
+        return to_timm
+    raise AttributeError(f"vit_jax.weights has no {name!r}")

@@ -54,15 +54,14 @@ class InitConfig:
     ema: bool = False
     new_head: bool = False
 
-
-def validate(cfg: InitConfig) -> None:
-    """Refuse what can be refused without the file, naming the field."""
-    if not cfg.weights:
-        if dataclasses.replace(cfg, new_head=False) != InitConfig():
-            raise UserError("init.skip, init.resize and init.ema need init.weights: set it")
-        return
-    kind, _ = split(cfg.weights)
-    for pattern in cfg.skip:
-        fields.regex("init.skip", pattern)
-    if cfg.ema and kind != CHECKPOINT:
-        raise UserError("init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR")
+    def check(self) -> None:
+        """Refuse what can be refused without the file, naming the field."""
+        if not self.weights:
+            if dataclasses.replace(self, new_head=False) != InitConfig():
+                raise UserError("init.skip, init.resize and init.ema need init.weights: set it")
+            return
+        kind, _ = split(self.weights)
+        for pattern in self.skip:
+            fields.regex("init.skip", pattern)
+        if self.ema and kind != CHECKPOINT:
+            raise UserError("init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR")

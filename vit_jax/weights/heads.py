@@ -11,8 +11,7 @@ from vit_jax import models, trees
 from vit_jax.data import classes
 from vit_jax.models import ModelConfig
 from vit_jax.settings import fields
-from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.published import describe
+from vit_jax.weights.config import CHECKPOINT, split
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
 
@@ -52,6 +51,8 @@ def class_names(ref: str, *, ema: bool = False) -> tuple[str, ...]:
     """Return the names of the classes of a head, of a run or published; () if unknown."""
     scheme, path = split(ref)
     if scheme != CHECKPOINT:
+        from vit_jax.weights.published import describe  # late, as all that reads files of others
+
         return describe.class_names(ref)
     from vit_jax.weights.readers.ckpt import Checkpoint
 

@@ -28,6 +28,7 @@ from vit_jax.models.layers.init import Init
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, describe, make_optimizer
 from vit_jax.settings.durations import Clock
 from vit_jax.train import build
+from vit_jax.weights.export import standard
 from vit_jax.weights.readers.ckpt import Checkpoint
 
 RULES = {
@@ -242,7 +243,7 @@ def test_weights_of_another_attention_are_refused(tmp_path: Path) -> None:
     save(tmp_path, cfg, {1: None})
     assert Checkpoint(str(tmp_path)).model == cfg  # so what loads a run predicts as it did
     weights.read(f"ckpt:{tmp_path}", cfg, only_check=True)
-    plain = weights.export.standard(cfg)
+    plain = standard(cfg)
     with pytest.raises(UserError, match=r"multiplies attention logits by 0\.707, this model by 1;"):
         weights.load(f"ckpt:{tmp_path}", plain)
 

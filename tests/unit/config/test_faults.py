@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.config.tree import FaultsConfig, is_spike, validate
+from vit_jax.config.tree import FaultsConfig, is_spike
 from vit_jax.errors import UserError
 
 
@@ -22,7 +22,7 @@ def test_losses_whose_variance_overflows_are_no_measure() -> None:
 
 
 def test_spikes_that_nothing_looks_for_cannot_be_skipped() -> None:
-    validate(FaultsConfig(skip_spikes=True))
-    validate(FaultsConfig(spike_sigmas=0))
+    FaultsConfig(skip_spikes=True).check()
+    FaultsConfig(spike_sigmas=0).check()
     with pytest.raises(UserError, match="spike_sigmas=0"):
-        validate(FaultsConfig(skip_spikes=True, spike_sigmas=0))
+        FaultsConfig(skip_spikes=True, spike_sigmas=0).check()

@@ -98,8 +98,8 @@ def test_a_pattern_that_fits_nothing_is_refused_in_a_line(fields: Any, parts: li
 
 
 def test_settings_without_a_pattern_are_refused() -> None:
-    lora.check(LoraConfig())
+    LoraConfig().check()
     with pytest.raises(UserError, match=r"lora.rank=4 has no effect without lora.pattern"):
-        lora.check(LoraConfig(rank=4))
+        LoraConfig(rank=4).check()
     with pytest.raises(UserError, match="not a regex"):
-        lora.check(LoraConfig(pattern="qkv", train="("))
+        LoraConfig(pattern="qkv", train="(").check()

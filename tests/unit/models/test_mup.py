@@ -10,12 +10,13 @@ import pytest
 from benchmarks import mup
 from tests.unit.models.tiny import TINY, shrink
 from vit_jax import config as config_lib
-from vit_jax import models, weights
+from vit_jax import models
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.rope import Rope
 from vit_jax.optim import OptimConfig, Optimizer
+from vit_jax.weights import export
 
 
 def everything(**fields: Any) -> models.ViTConfig:
@@ -82,7 +83,7 @@ def test_what_is_refused_is_taken_without_a_base() -> None:
 
 def test_an_export_without_a_factor_changes_no_bit() -> None:
     cfg = everything(mup_base_heads=0)
-    assert weights.export.standard(cfg) is cfg
+    assert export.standard(cfg) is cfg
 
 
 def test_the_tables_of_the_page_are_the_ones_measured() -> None:

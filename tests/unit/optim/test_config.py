@@ -6,14 +6,14 @@ import dataclasses
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule, validate
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 
 BF16 = MomentDtype.BFLOAT16
 
 
 def test_defaults_are_valid_for_every_optimizer():
     for name in Optimizer:
-        validate(OptimConfig(name=name))
+        OptimConfig(name=name).check()
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_defaults_are_valid_for_every_optimizer():
     ],
 )
 def test_refused_by_name(field, value, settings):
-    validate(OptimConfig(**settings))
+    OptimConfig(**settings).check()
     # The generated __init__ would have the type checked; a config file may assign anything.
     cfg = OptimConfig(**settings)
     setattr(cfg, field, value)
     with pytest.raises(UserError, match=rf"optim\.{field}") as error:
-        validate(cfg)
+        cfg.check()
     assert "\n" not in str(error.value)
 
 
@@ -88,4 +88,4 @@ def test_plain_strings_from_a_config_file_do():
     cfg = OptimConfig()
     cfg.name, cfg.schedule, cfg.mu_dtype = "sgd", "rsqrt", "bfloat16"
     cfg.rsqrt_timescale = "100 steps"
-    validate(cfg)
+    cfg.check()

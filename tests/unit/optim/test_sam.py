@@ -9,7 +9,7 @@ import pytest
 
 from vit_jax import trees
 from vit_jax.errors import UserError
-from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_climb, make_optimizer, validate
+from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_climb, make_optimizer
 from vit_jax.settings.durations import Clock
 
 CLOCK = Clock(batch_size=8, num_examples=80, total_steps=100)
@@ -62,4 +62,4 @@ def test_the_state_is_the_one_of_optax_which_older_checkpoints_hold():
 
 def test_radius_out_of_range():
     with pytest.raises(UserError, match=r"optim\.sam_rho=-0\.1 must be at least 0"):
-        validate(OptimConfig(sam_rho=-0.1))
+        OptimConfig(sam_rho=-0.1).check()

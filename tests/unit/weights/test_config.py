@@ -4,7 +4,7 @@
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.weights.config import InitConfig, validate
+from vit_jax.weights.config import InitConfig
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from vit_jax.weights.config import InitConfig, validate
 )
 def test_what_makes_no_sense_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        validate(InitConfig(**fields))
+        InitConfig(**fields).check()
 
 
 def test_what_makes_sense_is_not() -> None:
-    validate(InitConfig())
-    validate(InitConfig(weights="ckpt:runs/x@best", ema=True, skip=("^head/",)))
+    InitConfig().check()
+    InitConfig(weights="ckpt:runs/x@best", ema=True, skip=("^head/",)).check()

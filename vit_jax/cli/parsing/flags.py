@@ -31,8 +31,8 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
 
     Raises UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
     """
-    config = value_of("config", argv)
-    if config is None:
+    config, rest = take("config", argv)
+    if not config:
         raise UserError(f"which run? add --config=FILE, one of: {', '.join(config_files.names())}")
     file, argument = config_files.find(config)
     # Late: help and a mistyped file are answered before jax is imported.
@@ -41,10 +41,9 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
     from vit_jax.config.saved import load
 
     base = load(file, argument)
-    argv = set_groups(base, without("config", argv))
     values = flags.FlagValues() if values is None else values
     trees = {"config": base}
-    parse(argv, values, trees=trees)
+    parse(set_groups(base, rest), values, trees=trees)
     check(trees["config"])
     return trees["config"]
 
@@ -91,7 +90,7 @@ def _in_words(error: Exception, values: flags.FlagValues, argv: Sequence[str]) -
     found = re.match(r"flag --([\w.]+)=", str(error))
     if not found or found[1] not in values:
         return " ".join(str(error).split())
-    name, value = found[1], value_of(found[1], argv)
+    name, value = found[1], take(found[1], argv)[0]
     parser, default = values[name].parser, values[name].default
     if isinstance(parser, flags.EnumClassParser):
         choices = [str(choice.value) for choice in parser.enum_class]
@@ -152,25 +151,19 @@ def print_error(what: str, *, debug: bool) -> None:
     print(f"error: {escapes.terminal(' '.join(what.splitlines()))}", file=sys.stderr)
 
 
-def value_of(name: str, argv: Sequence[str]) -> str | None:
-    """Return what --name is set to, before the flags can be parsed; None where it is not.
+def take(name: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take --name out of a command line, before the flags can be parsed; `--name.FIELD` stays.
+
+    Returns what it is set to, None where it is not, and the other words in their order.
 
     Raises UserError: it is given twice.
     """
-    if sum(re.fullmatch(rf"--?{name}(=.*)?", argument) is not None for argument in argv) > 1:
+    found, rest, words = [], [], iter(argv)
+    for word in words:
+        if flag := re.fullmatch(rf"--?{re.escape(name)}(?:=(.*))?", word, re.DOTALL):
+            found.append(next(words, "") if flag[1] is None else flag[1])
+        else:
+            rest.append(word)
+    if len(found) > 1:
         raise UserError(f"--{name} is given twice; which of them?")
-    for i, argument in enumerate(argv):
-        if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(argv):
-            return argv[i + 1]
-        if match := re.fullmatch(rf"--?{name}=(.*)", argument):
-            return match[1]
-    return None
-
-
-def without(name: str, argv: Sequence[str]) -> list[str]:
-    """Return a command line without --name and its value; `--name.FIELD` stays."""
-    rest = list(argv)
-    for i, argument in enumerate(rest):
-        if re.fullmatch(rf"--?{name}(=.*)?", argument, re.DOTALL):
-            return rest[:i] + rest[i + (1 if "=" in argument else 2) :]
-    return rest
+    return (found[0] if found else None), rest

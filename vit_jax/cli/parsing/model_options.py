@@ -90,7 +90,8 @@ def read(
 
     Raises UserError: an unknown flag or field, a value of the wrong type, no such weights.
     """
-    source, variant = flags.value_of("from", argv), flags.value_of("model", argv)
+    variant, rest = flags.take("model", argv)
+    source, _ = flags.take("from", rest)
     if not source:
         raise UserError(_WHICH)
     startup.configure()
@@ -99,7 +100,6 @@ def read(
     bases["model"] = found.model
     if issubclass(cls, InputOptions):
         bases["transform"] = found.transform
-    rest = flags.without("model", argv)
     given = options.read_trees(cls, rest, bases)
     for name, base in bases.items():
         fields.conform(base, f"{name}.")
