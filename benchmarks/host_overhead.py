@@ -116,7 +116,7 @@ def seconds_per_step(
                 examples_at_peak=None,
             )
             tally = early_stop.resume(cfg.checkpoint, {})
-            begin = Position(build.init_state(cfg, parts, mesh), 0, {}, tally)
+            begin = Position(build.init_state(cfg, parts, mesh), 0, {}, tally, saved={})
             goodput.switch(Phase.OTHER)
             loop.train(run, begin, stream(), stopped, None)
         writer.close()
