@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When checkpoints are saved, which of them stay, and where they may lie.
-
-By which metric, and in which direction, checkpoints are ranked, and what cannot rank them.
-"""
+"""When checkpoints are saved, which of them stay and by which metric, and where they may lie."""
 
 import dataclasses
 import math

@@ -2,11 +2,9 @@
 """Checkpoints on disk: one written and read with Orbax v1 (orbax.readthedocs.io), others removed.
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
-of contents, which manifest.py has. Only this file uses Orbax; failures.py knows its errors.
-
-A save of one process of several that share no disk, which Orbax has a save of all for.
-
-Each process is told that it saves alone: it writes the shards of which it has the first copy.
+of contents, which manifest.py has, and no save of one process of several that share no disk: here
+each is told that it saves alone, and writes the shards of which it has the first copy. Only this
+file uses Orbax; failures.py knows its errors.
 """
 
 import contextlib
@@ -31,6 +29,15 @@ from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable
 from vit_jax.errors import some
 
 _DESCRIPTOR = 1000  # of the directory, a number that is free in all processes of a run
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+_ARRAYS = "state"  # the folder of a step that holds them
+_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+FETCHED = f"{_TEMPORARY}-fetched"  # of a step that is copied from a bucket
+_RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
+_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
+_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
+_DAMAGED = ".damaged"  # set aside under this name: whoever wants to rescue some of it can
 
 
 def prepare(context: Any, path: Path) -> Path:
@@ -64,18 +71,6 @@ def _alone(store: Any) -> Any:
             return found
 
     return Alone()
-
-
-_log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-_ARRAYS = "state"  # the folder of a step that holds them
-_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
-FETCHED = f"{_TEMPORARY}-fetched"  # of a step that is copied from a bucket
-_RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
-_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
-_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
-_DAMAGED = ".damaged"  # set aside under this name: whoever wants to rescue some of it can
 
 
 @dataclasses.dataclass(frozen=True)

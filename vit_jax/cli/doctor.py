@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vit_jax doctor`: does this machine train as it should? A line for each check.
+"""`vit_jax doctor`: does this machine train as it should, and does this run? A line for each check.
 
-Checks of `doctor` on the machine; each imports what it looks at, which may be missing.
-
-Checks of `doctor` on one run: does it fit the machine, and can its data be read?
+Each check imports what it looks at itself, since that may be missing or broken. Those of a run say
+whether it fits the machine and whether its data can be read.
 """
 
 import collections
@@ -41,6 +40,13 @@ from vit_jax.train.estimate import estimate_memory
 from vit_jax.workdir.folder import resolve
 
 OK, WARNING, BROKEN = "ok", "warning", "broken"
+_SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+# The extra of jax that drives a device file.
+_EXTRAS = {"nvidia": "cuda13", "accel": "tpu", "vfio": "tpu", "kfd": "rocm7-local"}
+_LITTLE_SPACE = 2**30
+_LOSS_TOLERANCE = 1e-4
+_BATCH = 32
+_EPOCH = 100  # batches, where only shapes matter
 
 
 class Finding(NamedTuple):
@@ -49,13 +55,6 @@ class Finding(NamedTuple):
     state: str
     text: str
     fix: str = ""
-
-
-_SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-# The extra of jax that drives a device file.
-_EXTRAS = {"nvidia": "cuda13", "accel": "tpu", "vfio": "tpu", "kfd": "rocm7-local"}
-_LITTLE_SPACE = 2**30
-_LOSS_TOLERANCE = 1e-4
 
 
 def requirements() -> tuple[list[str], str]:
@@ -222,10 +221,6 @@ def standing(folder: Path) -> Path:
             raise UserError(f"{folder} is no folder; choose another place")
         folder = folder.parent
     return folder
-
-
-_BATCH = 32
-_EPOCH = 100  # batches, where only shapes matter
 
 
 def size(cfg: Config, workdir: Path) -> Finding:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's config as JSON: written beside its checkpoints, read back, compared with a later one.
 
-Configs out of files: what a config file returns, and a run's config.json.
+`load` reads a config from either kind of file, a config file in Python or a run's config.json.
 """
 
 import dataclasses

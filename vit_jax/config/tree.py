@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Config of one run: each component's own dataclass, composed.
 
-What a config leaves to the data, and its durations in steps.
-
-What a run does about losses that are not finite, losses that jump, and waits without an end.
+`fitted` fills in what a config leaves to the data, and `plan` gives its durations in steps. What a
+run does about losses that are not finite or jump, and about waits without an end, is here too.
 """
 
 import dataclasses
@@ -26,6 +25,7 @@ from vit_jax.settings.fields import group, value
 from vit_jax.weights.config import InitConfig
 
 WINDOW = 128  # finite losses that a spike is measured against
+_AUTO = "auto"
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -120,9 +120,6 @@ class Config:
     log: LogConfig = group(LogConfig, free=True)
     faults: FaultsConfig = group(FaultsConfig)
     seed: int = 0
-
-
-_AUTO = "auto"
 
 
 @dataclasses.dataclass(frozen=True)

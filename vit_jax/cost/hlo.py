@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XLA's text of a compiled program: instructions, how often each is run, the largest arrays.
+"""What XLA's text of a compiled program says: its instructions, largest arrays and collectives.
 
-What a compiled program moves between devices: kind, mesh axes, bytes, and what hides it.
+Instructions come with how often each is run; what moves between devices comes with its kind, mesh
+axes and bytes, and with what hides it.
 """
 
 import dataclasses
@@ -24,6 +25,11 @@ _CALLED = re.compile(
 _NO_MEMORY = {"parameter", "get-tuple-element", "tuple", "bitcast", "while", "constant", "call"}
 _NO_MEMORY |= {"conditional", "optimization-barrier", "after-all", "copy-start"}
 _NO_MEMORY |= {"send", "send-done", "recv", "recv-done"}
+Groups = tuple[tuple[int, ...], ...]
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+SLICES = "slices"  # in place of axes: over the network between slices of TPUs
+# What takes a device's time: while one of these runs, what was started before it moves.
+_COMPUTE = ("fusion", "dot", "convolution", "custom-call", "while", "call", "reduce", "scatter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,13 +251,6 @@ def estimated_cycles(program: Program) -> int | None:
             if cycles := re.search(r'"estimated_cycles":"(\d+)"', x.rest):
                 found.append(visit.times * int(cycles[1]))
     return sum(found) if found else None
-
-
-Groups = tuple[tuple[int, ...], ...]
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-SLICES = "slices"  # in place of axes: over the network between slices of TPUs
-# What takes a device's time: while one of these runs, what was started before it moves.
-_COMPUTE = ("fusion", "dot", "convolution", "custom-call", "while", "call", "reduce", "scatter")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate of a run's memory per device and of its checkpoints, from shapes and shardings alone.
 
-What accelerators' compilers need beside what autodiff keeps: padding, and work in progress.
-
-Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xla_dump_to`, files
-*-memory-usage-report.txt and *-live-range.txt). benchmarks/NOTES.md has the estimate beside plans.
+To what autodiff keeps comes what accelerators' compilers need: padding, and work in progress. Each
+of those functions is one cause, found in the compilers' own reports (`XLA_FLAGS=--xla_dump_to`,
+files *-memory-usage-report.txt and *-live-range.txt). benchmarks/NOTES.md has the estimate beside
+the plans of compilers.
 """
 
 import collections
@@ -34,6 +34,8 @@ _OF_A_BLOCK = 4
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
 PyTree = Any
+_ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
+_SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
 def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:
@@ -178,10 +180,6 @@ def gathered_weights(
     return int(largest * ((2 - recomputed) * itemsize + num_bytes))
 
 
-_ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
-_SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
     """Bytes on one device during a training step, and bytes of one checkpoint.
@@ -227,7 +225,7 @@ def estimate(
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
     The activations are what autodiff asks for, as `hardware.target()` lays them out, and on an
-    accelerator what its compiler works in (workspace.py; benchmarks/NOTES.md compares with plans).
+    accelerator what its compiler works in (`in_progress`; benchmarks/NOTES.md compares with plans).
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.

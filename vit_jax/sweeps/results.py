@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has become of the points of a sweep, read from their directories alone.
 
-The table of a sweep of cases, whose points are named GROUP/CASE, each once or by many seeds.
+`table` is for a sweep of cases, whose points are named GROUP/CASE, each trained once or by many
+seeds.
 """
 
 import dataclasses
@@ -24,6 +25,8 @@ from vit_jax.train.report.writers import read_jsonl
 from vit_jax.workdir import folder as workdir
 
 _ENDED = "ended.json"
+_NAME = re.compile(r"([^/]+)/(.+?)(?: seed=\d+)?")
+Cases = Mapping[str, Mapping[str, Sequence[float]]]  # group -> case -> one value for each seed
 
 
 class State(enum.StrEnum):
@@ -135,10 +138,6 @@ def unmark(run: Path) -> None:
     """Forget how a run ended, before it is started again."""
     (run / _ENDED).unlink(missing_ok=True)
     in_bucket.send(run / _ENDED)
-
-
-_NAME = re.compile(r"([^/]+)/(.+?)(?: seed=\d+)?")
-Cases = Mapping[str, Mapping[str, Sequence[float]]]  # group -> case -> one value for each seed
 
 
 def cases(found: Sequence[Outcome]) -> Cases:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the parameters of a fresh run come from.
-
-References to weights, "KIND:PATH": which kinds there are, and their two parts.
-"""
+"""Where the parameters of a fresh run come from: references "KIND:PATH", and the config group."""
 
 import dataclasses
 import os

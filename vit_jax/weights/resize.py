@@ -4,7 +4,8 @@
 Every rule is separable: one matrix [new, old] per axis, in float64. Each is named for the code
 whose results it reproduces; between them tables differ by far more than rounding.
 
-Position tables that one side computes and the other stores: MAE's files, and runs like it.
+Position tables that one side computes and the other stores are matched too: MAE's files, and runs
+like it.
 """
 
 import enum
@@ -33,6 +34,9 @@ from vit_jax.models.resample import (
 from vit_jax.weights.apply import Resizer
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Shape
+
+_KEY = "pos_embed"
+_ERROR = 1e-4  # of a stored table; MAE's is float32
 
 
 class Resize(enum.StrEnum):
@@ -231,10 +235,6 @@ def _bias(
         return value
     grid = value.reshape(*there, -1)
     return resize_grid(grid, wanted, matrix).reshape(wanted[0] * wanted[1], -1)
-
-
-_KEY = "pos_embed"
-_ERROR = 1e-4  # of a stored table; MAE's is float32
 
 
 def matched(source: WeightsFile, cfg: ModelConfig, old: ModelConfig | None = None) -> WeightsFile:

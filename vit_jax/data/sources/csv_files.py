@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split.
 
-Rows of a CSV file, whose encoding, separator and columns its beginning tells for sure.
-
-Tables as runs read them that were begun by earlier versions, `csv:FILE?rules=1`.
+Encoding, separator and columns are those that the file's beginning tells for sure. Runs that were
+begun by earlier versions read their tables as those did, `csv:FILE?rules=1`.
 """
 
 import csv
@@ -40,7 +39,27 @@ from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
 
-_COLUMNS = ("path", "label")
+NEEDED = ("path", "label")
+_KNOWN = (*NEEDED, "split")
+_MAX_BYTES = 2 << 30  # of a table that is unpacked
+_SEPARATORS = ",;\t|"
+_MARKS = {  # of encodings; UTF-32's begins as UTF-16's does
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+_AS_TEXT = "save it as CSV in UTF-8"
+_OTHERS = {
+    b"PK\x03\x04": f"is a zip file, as those of Excel are; {_AS_TEXT}",
+    b"\xd0\xcf\x11\xe0": f"is a file of an old Excel; {_AS_TEXT}",
+    b"PAR1": "is a Parquet file; name it as data.name=parquet:FILE",
+    b"BZh": "is compressed; decompress it, or compress it by gzip",
+    b"\xfd7zXZ": "is compressed; decompress it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "is compressed; decompress it, or compress it by gzip",
+}
+_HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
 
 
 class Listed(NamedTuple):
@@ -98,37 +117,15 @@ def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
         rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
-    if not set(_COLUMNS) <= set(columns):
+    if not set(NEEDED) <= set(columns):
         has = ", ".join(map(str, columns)) or "nothing"
         raise UserError(f"{where} has the columns {has}; its first line must name path,label")
     if not rows:
         raise UserError(f"{where} lists no images")
     for number, row in rows:
-        if not all(row[column] for column in columns if column in (*_COLUMNS, "split")):
+        if not all(row[column] for column in columns if column in (*NEEDED, "split")):
             raise UserError(f"{where}, line {number}: give a value for {', '.join(columns)}")
     return rows
-
-
-NEEDED = ("path", "label")
-_KNOWN = (*NEEDED, "split")
-_MAX_BYTES = 2 << 30  # of a table that is unpacked
-_SEPARATORS = ",;\t|"
-_MARKS = {  # of encodings; UTF-32's begins as UTF-16's does
-    b"\xff\xfe\0\0": "utf-32",
-    b"\0\0\xfe\xff": "utf-32",
-    b"\xef\xbb\xbf": "utf-8-sig",
-    b"\xff\xfe": "utf-16",
-    b"\xfe\xff": "utf-16",
-}
-_AS_TEXT = "save it as CSV in UTF-8"
-_OTHERS = {
-    b"PK\x03\x04": f"is a zip file, as those of Excel are; {_AS_TEXT}",
-    b"\xd0\xcf\x11\xe0": f"is a file of an old Excel; {_AS_TEXT}",
-    b"PAR1": "is a Parquet file; name it as data.name=parquet:FILE",
-    b"BZh": "is compressed; decompress it, or compress it by gzip",
-    b"\xfd7zXZ": "is compressed; decompress it, or compress it by gzip",
-    b"\x28\xb5\x2f\xfd": "is compressed; decompress it, or compress it by gzip",
-}
 
 
 class Row(NamedTuple):
@@ -230,9 +227,6 @@ def _text(data: bytes, where: str) -> str:
         raise UserError(f"{where}, line {line}: {why}") from None
 
 
-_HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
-
-
 class CsvSource(FolderSource):
     """Examples of one split of a table, whose labels are no part of the paths."""
 
@@ -259,7 +253,7 @@ def open_csv(name: str, split: str) -> CsvSource:
     "split" the splits are those of `partition`, and "whole". A row that is there twice counts once,
     and one of a file that is gone does not count.
 
-    Raises UserError: what `csv_rows.read` raises; no such split; most files are gone; a label that
+    Raises UserError: what `read` raises; no such split; most files are gone; a label that
     is no class; one file with two labels or in two splits; two columns of labels that disagree.
     """
     path, draw = split_draw(name)
@@ -355,7 +349,7 @@ def _look(
 
 
 def _as_before(place: str, root: Path | str, where: str, split: str, draw: Draw) -> CsvSource:
-    """Open a split as `csv_before` lists it."""
+    """Open a split as `list_rows` lists it."""
     found = list_rows(place, root, where)
     members: dict[str, list[int]] = {WHOLE: list(range(len(found.paths)))}
     if found.splits:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of images, [<split>/]<class>/[...]/*.{jpg,png,webp,...}, read as a dataset.
 
-What a folder of images is: splits of classes, classes, or images alone. Decided by names.
-
-Folders as runs read them that were begun by earlier versions, `folder:DIR?rules=1`.
-
-Images of the class folders alone, of the suffixes that were known then, whatever is in them.
+What a folder is, splits of classes, classes, or images alone, is decided by names. Runs that were
+begun by earlier versions read theirs as those did, `folder:DIR?rules=1`: images of the class
+folders alone, of the suffixes that were known then, whatever is in them.
 """
 
 import hashlib
@@ -48,6 +46,7 @@ from vit_jax.storage import remote
 DRAWN = ""  # the one split of what has none
 BESIDE = "beside the class folders"
 OUTSIDE = "outside the splits"
+Folder: TypeAlias = Path | RemoteFolder
 
 
 class Layout(NamedTuple):
@@ -289,9 +288,6 @@ def _file_names(folder: Path | RemoteFolder) -> list[str]:
         return [e.name for e in entries if e.is_file(follow_symlinks=False) or e.is_symlink()]
 
 
-Folder: TypeAlias = Path | RemoteFolder
-
-
 class FolderSource(Labelled):
     """Examples of one split of a folder or a table; see `Source`."""
 
@@ -360,7 +356,7 @@ class FolderSource(Labelled):
 def open_folder(path: str, split: str) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
 
-    What the folder means `folder_layout` decides: folders of classes in folders of splits, of any
+    What the folder means `arrange` decides: folders of classes in folders of splits, of any
     names; folders of classes alone, or images alone, whose splits are those of `partition`, and
     "whole". Names of splits that mean the same, "validation" and "Val", stand for each other.
     Within a split, files come in an order that depends on their names alone but is mixed over the

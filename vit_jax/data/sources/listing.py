@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that lies below a folder, here or in a bucket: each file once, or why it is none.
 
-A folder in a bucket, of which one listing has told all paths.
+A folder in a bucket is listed once, and that listing answers for all paths in it.
 """
 
 import dataclasses
@@ -17,6 +17,30 @@ from vit_jax.data.images.header import SUFFIXES, UNREAD_SUFFIXES
 from vit_jax.data.sources.partition import ARCHIVES
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
+
+_LINKS = 4  # one inside the other: those that lead in circles end
+# What systems and programs leave in folders, beside names that begin with a dot.
+_SYSTEM = (
+    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
+    *("$recycle.bin", "system volume information", "lost+found"),
+)
+FILE, FOLDER = "a file", "a folder"
+# Why something is no image to be read, in words that follow a number.
+NO_IMAGE = "not an image"
+NO_NAME = "not named as an image"
+UNREAD = "of a format that is not read here"
+ARCHIVE = "archive, to be unpacked"
+CIRCLE = "link in a circle"
+DANGLING = "dangling link"
+NO_FILE = "pipe, socket or device"
+NAMELESS = "of names with // in them"
+# Suffixes of what lies beside images and is none, so that nobody has to look.
+_OTHERS = (
+    *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
+    *(".pdf", ".doc", ".docx", ".xls", ".xlsx", ".npy", ".npz", ".pkl", ".pt", ".pth", ".h5"),
+    *(".mat", ".cls", ".tar", ".parquet", ".mp4", ".mov", ".avi", ".mkv", ".webm", ".mp3", ".wav"),
+    *(".py", ".ipynb", ".sh", ".log", ".cache", ".ini", ".cfg", ".url", ".lnk"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,31 +106,6 @@ class RemoteFolder:
         """Name the files in it."""
         names = self.inside.get(self.address, {}).items()
         return [name for name, is_folder in names if not is_folder]
-
-
-_LINKS = 4  # one inside the other: those that lead in circles end
-# What systems and programs leave in folders, beside names that begin with a dot.
-_SYSTEM = (
-    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
-    *("$recycle.bin", "system volume information", "lost+found"),
-)
-FILE, FOLDER = "a file", "a folder"
-# Why something is no image to be read, in words that follow a number.
-NO_IMAGE = "not an image"
-NO_NAME = "not named as an image"
-UNREAD = "of a format that is not read here"
-ARCHIVE = "archive, to be unpacked"
-CIRCLE = "link in a circle"
-DANGLING = "dangling link"
-NO_FILE = "pipe, socket or device"
-NAMELESS = "of names with // in them"
-# Suffixes of what lies beside images and is none, so that nobody has to look.
-_OTHERS = (
-    *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
-    *(".pdf", ".doc", ".docx", ".xls", ".xlsx", ".npy", ".npz", ".pkl", ".pt", ".pth", ".h5"),
-    *(".mat", ".cls", ".tar", ".parquet", ".mp4", ".mov", ".avi", ".mkv", ".webm", ".mp3", ".wav"),
-    *(".py", ".ipynb", ".sh", ".log", ".cache", ".ini", ".cfg", ".url", ".lnk"),
-)
 
 
 class Listing(NamedTuple):

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A look at the beginning of every image file before a run: which can be read, which are copies.
 
-What was seen is kept in the user's cache, by path, size and time, so that a later look asks for
-these alone, and one that was interrupted goes on.
-
-What a look at the files of a dataset has seen, kept in the user's cache for the next one.
-
-Which images of a dataset are there more than once, by their content.
+Copies are told by their content. What was seen is kept in the user's cache, by path, size and time,
+so that a later look reads only what is new, and one that was interrupted goes on.
 """
 
 import contextlib
@@ -32,7 +28,16 @@ from vit_jax.storage import files, remote
 from vit_jax.storage.files import cache_home
 
 _SPARE = 256  # lines of files that are no more, which are left there
-_VERSION = 1  # another when `image_header.look` judges otherwise
+_VERSION = 1  # another when `header.look` judges otherwise
+T = TypeVar("T")
+HEAD = 1 << 14  # bytes; changed, it would divide images anew that have no splits
+MOST_FAR = 100_000  # files in a bucket that are looked at: each is a request
+CHUNK = 256  # files, after which the cache is written
+_NEAR_THREADS, _FAR_THREADS = 16, 64
+_GONE, _FORBIDDEN = "gone", "that may not be read"
+# Inside of `once`. Of each thread its own: two runs in one process do not end together, and what
+# one has left would be all that later ones see.
+_kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 
 
 class Seen(NamedTuple):
@@ -98,20 +103,6 @@ class Known:
         lines = (json.dumps([p, *each]) for p, each in fresh.entries.items() if p in paths)
         with contextlib.suppress(OSError):
             files.write(self._file, "\n".join(lines))
-
-
-T = TypeVar("T")
-
-HEAD = 1 << 14  # bytes; changed, it would divide images anew that have no splits
-MOST_FAR = 100_000  # files in a bucket that are looked at: each is a request
-CHUNK = 256  # files, after which the cache is written
-_NEAR_THREADS, _FAR_THREADS = 16, 64
-_GONE, _FORBIDDEN = "gone", "that may not be read"
-
-
-# Inside of `once`. Of each thread its own: two runs in one process do not end together, and what
-# one has left would be all that later ones see.
-_kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 
 
 @contextlib.contextmanager

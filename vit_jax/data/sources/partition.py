@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of one's own images, and splits where they have none: seeded, alike in every class.
 
-Slices of splits, "train[:99%]+val", in numbers, as TFDS reads and rounds them.
+Slices of splits, "train[:99%]+val", are made numbers here, as TFDS reads and rounds them.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ _RULES = re.compile(r"[?&]rules=\d+(?=$|[?&])")
 ARCHIVES = (
     *(".zip", ".7z", ".rar", ".tgz", ".tbz", ".txz", ".gz", ".bz2", ".xz", ".zst", ".cab", ".iso"),
 )
+_FROM_SHARE = re.compile(r"(\w+)\[(\d+)%:\2%\+(\d+)\]")
 
 
 class Draw(NamedTuple):
@@ -257,9 +258,6 @@ def split_of(flag: str, *, in_training: bool = False) -> Iterator[None]:
                 f"it in two, {own}='{only}[:90%]' {flag}='{only}[90%:]'"
             ) from None
         raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
-
-
-_FROM_SHARE = re.compile(r"(\w+)\[(\d+)%:\2%\+(\d+)\]")
 
 
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch: its examples read or kept in memory, varied and put in rows, by a pool of threads.
+"""Batches made ahead by threads: examples read or kept in memory, varied and put in rows.
 
-How many threads and processes load data: by cores, and by how long a read takes in a bucket.
-
-Batches prepared ahead by threads, or by Grain's worker processes, which end when this does.
+`choose` says how many threads and processes load, by cores, and by how long a read takes in a
+bucket. The processes are Grain's workers, which end when this one does.
 """
 
 import collections
@@ -43,6 +42,13 @@ _IMAGES_PER_SECOND = 1600
 _MOST, _LEAST = 96, 16
 # Beyond so many cores one process's Python is the limit.
 _CORES_OF_A_PROCESS = 8
+Batch: TypeAlias = dict[str, np.ndarray]
+_Vary = Callable[[Any], Pixels]
+_Reads = Mapping[int, concurrent.futures.Future[Example]]
+# Bytes of the message about an unreadable example in its batch.
+_REASON = 200
+# What the images of one data set may take in one process: CIFAR's 50,000 of 32x32 take 154 MB.
+MAX_CACHED_BYTES = 256 * 2**20
 
 
 class Loading(NamedTuple):
@@ -105,9 +111,6 @@ def _seconds(source: Source) -> float:
             continue
         took = time.perf_counter() - start
     return took
-
-
-Batch: TypeAlias = dict[str, np.ndarray]
 
 
 @runtime_checkable
@@ -212,17 +215,6 @@ def _follow_parent() -> None:
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
-
-
-_Vary = Callable[[Any], Pixels]
-_Reads = Mapping[int, concurrent.futures.Future[Example]]
-
-# Bytes of the message about an unreadable example in its batch.
-_REASON = 200
-
-
-# What the images of one data set may take in one process: CIFAR's 50,000 of 32x32 take 154 MB.
-MAX_CACHED_BYTES = 256 * 2**20
 
 
 class Decoded(NamedTuple):

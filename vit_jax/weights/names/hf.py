@@ -2,14 +2,11 @@
 """transformers' names: our parameters under them, in both directions.
 
 A layout is the names that a group of its models share (models/names.tsv), with PyTorch's shapes;
-prefixes such as "vit." are optional, as files have them or not. weights/hf_views.py has what
-transformers holds in another shape.
+prefixes such as "vit." are optional, as files have them or not.
 
-What transformers holds in another shape than ours: seen as ours, and joined again.
-
-Queries, keys and values of a pool lie in one tensor, as do gate and value of DINOv2's SwiGLU; CLIP
-has tokens and positions without the batch's axis; a head may see more than ours, and a table cover
-more.
+What transformers holds in another shape is seen as ours, and joined again: queries, keys and values
+of a pool lie in one tensor, as do gate and value of DINOv2's SwiGLU; CLIP has tokens and positions
+without the batch's axis; a head may see more than ours, and a table cover more.
 """
 
 import re
@@ -36,6 +33,21 @@ from vit_jax.weights.layout import (
     torch_layout,
 )
 
+_ATTENTION = ("query", "key", "value")
+_PROJ = ("q_proj", "k_proj", "v_proj")
+_PATCHES = "embeddings.patch_embeddings.projection.weight"
+_MODULES: tuple[Rename, ...] = (
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+)
+_TOWERS = ("", "vision_model.")
+_TEXT = r"^text_model\.|^text_projection\.|^logit_(scale|bias)$|\.position_ids$"
+_IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
+_GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
+View = tuple[Shape, Callable[[], np.ndarray]]
+
 
 class Layout(NamedTuple):
     """The names that some of transformers' models share."""
@@ -51,15 +63,6 @@ class Layout(NamedTuple):
     gated: tuple[Rename, ...] = ()  # of an MLP of SwiGLU, before those of models/names.tsv
 
 
-_ATTENTION = ("query", "key", "value")
-_PROJ = ("q_proj", "k_proj", "v_proj")
-_PATCHES = "embeddings.patch_embeddings.projection.weight"
-_MODULES: tuple[Rename, ...] = (
-    (r"\.attention\.q_proj\.", ".attention.attention.query."),
-    (r"\.attention\.k_proj\.", ".attention.attention.key."),
-    (r"\.attention\.v_proj\.", ".attention.attention.value."),
-    (r"\.attention\.o_proj\.", ".attention.output.dense."),
-)
 _VIT = Layout(
     "hf_vit",
     _ATTENTION,
@@ -74,8 +77,6 @@ _VIT = Layout(
         (r"\.mlp\.fc2\.", ".output.dense."),
     ),
 )
-_TOWERS = ("", "vision_model.")
-_TEXT = r"^text_model\.|^text_projection\.|^logit_(scale|bias)$|\.position_ids$"
 LAYOUTS = {
     "vit": _VIT,
     "dinov2": Layout(
@@ -172,12 +173,6 @@ def is_ignored(key: str, cfg: Any, layout: Layout, before: str) -> bool:
     if cfg.pool is not Pool.MAP and layout is LAYOUTS["siglip"] and inside.startswith("head."):
         return True
     return bool(re.search(layout.ignored, inside))
-
-
-_IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
-_GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
-
-View = tuple[Shape, Callable[[], np.ndarray]]
 
 
 def seen(source: WeightsFile, cfg: Any, layout: Layout, before: str) -> WeightsFile:
