@@ -34,8 +34,6 @@ _OF_A_BLOCK = 4
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
 PyTree = Any
-_ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
-_SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
 def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:
@@ -178,6 +176,10 @@ def gathered_weights(
         layers[key] += leaf.size / (leaf.shape[0] if stacked else 1)
     largest = max(layers.values()) / axis_sizes["tensor"]
     return int(largest * ((2 - recomputed) * itemsize + num_bytes))
+
+
+_ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
+_SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,6 @@ from vit_jax.devices import sharding
 # GHz of the TensorCores: of v2, v3 and v4 from arXiv:2304.01433 table 4; those of v5e and v5p give
 # the peaks of peaks.tsv with four matrix units of 128 x 128 a core.
 _TPU_CLOCKS = {"TPU v2": 0.7, "TPU v3": 0.94, "TPU v4": 1.05, "TPU v5 lite": 1.5, "TPU v5": 1.75}
-PyTree = Any
-# Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
-# and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
-# (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
-MFU = (0.27, 0.45)
 
 
 @functools.cache
@@ -51,6 +46,13 @@ def clock(device_kind: str) -> float | None:
     """Return the cycles per second of a TPU's cores, or None where they are not known."""
     ghz = _TPU_CLOCKS.get(device_kind)
     return None if ghz is None else 1e9 * ghz
+
+
+PyTree = Any
+# Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
+# and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
+# (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
+MFU = (0.27, 0.45)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,27 +39,7 @@ from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
 
-NEEDED = ("path", "label")
-_KNOWN = (*NEEDED, "split")
-_MAX_BYTES = 2 << 30  # of a table that is unpacked
-_SEPARATORS = ",;\t|"
-_MARKS = {  # of encodings; UTF-32's begins as UTF-16's does
-    b"\xff\xfe\0\0": "utf-32",
-    b"\0\0\xfe\xff": "utf-32",
-    b"\xef\xbb\xbf": "utf-8-sig",
-    b"\xff\xfe": "utf-16",
-    b"\xfe\xff": "utf-16",
-}
-_AS_TEXT = "save it as CSV in UTF-8"
-_OTHERS = {
-    b"PK\x03\x04": f"is a zip file, as those of Excel are; {_AS_TEXT}",
-    b"\xd0\xcf\x11\xe0": f"is a file of an old Excel; {_AS_TEXT}",
-    b"PAR1": "is a Parquet file; name it as data.name=parquet:FILE",
-    b"BZh": "is compressed; decompress it, or compress it by gzip",
-    b"\xfd7zXZ": "is compressed; decompress it, or compress it by gzip",
-    b"\x28\xb5\x2f\xfd": "is compressed; decompress it, or compress it by gzip",
-}
-_HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
+_COLUMNS = ("path", "label")
 
 
 class Listed(NamedTuple):
@@ -117,15 +97,37 @@ def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
         rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
-    if not set(NEEDED) <= set(columns):
+    if not set(_COLUMNS) <= set(columns):
         has = ", ".join(map(str, columns)) or "nothing"
         raise UserError(f"{where} has the columns {has}; its first line must name path,label")
     if not rows:
         raise UserError(f"{where} lists no images")
     for number, row in rows:
-        if not all(row[column] for column in columns if column in (*NEEDED, "split")):
+        if not all(row[column] for column in columns if column in (*_COLUMNS, "split")):
             raise UserError(f"{where}, line {number}: give a value for {', '.join(columns)}")
     return rows
+
+
+NEEDED = ("path", "label")
+_KNOWN = (*NEEDED, "split")
+_MAX_BYTES = 2 << 30  # of a table that is unpacked
+_SEPARATORS = ",;\t|"
+_MARKS = {  # of encodings; UTF-32's begins as UTF-16's does
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+_AS_TEXT = "save it as CSV in UTF-8"
+_OTHERS = {
+    b"PK\x03\x04": f"is a zip file, as those of Excel are; {_AS_TEXT}",
+    b"\xd0\xcf\x11\xe0": f"is a file of an old Excel; {_AS_TEXT}",
+    b"PAR1": "is a Parquet file; name it as data.name=parquet:FILE",
+    b"BZh": "is compressed; decompress it, or compress it by gzip",
+    b"\xfd7zXZ": "is compressed; decompress it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "is compressed; decompress it, or compress it by gzip",
+}
 
 
 class Row(NamedTuple):
@@ -225,6 +227,9 @@ def _text(data: bytes, where: str) -> str:
         fix = f"{_AS_TEXT}, as `iconv -f WINDOWS-1252 -t UTF-8` does with a table of Windows"
         why = f"can't decode the byte 0x{byte:02x}, which is not UTF-8; {fix}"
         raise UserError(f"{where}, line {line}: {why}") from None
+
+
+_HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
 
 
 class CsvSource(FolderSource):

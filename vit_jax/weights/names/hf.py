@@ -33,21 +33,6 @@ from vit_jax.weights.layout import (
     torch_layout,
 )
 
-_ATTENTION = ("query", "key", "value")
-_PROJ = ("q_proj", "k_proj", "v_proj")
-_PATCHES = "embeddings.patch_embeddings.projection.weight"
-_MODULES: tuple[Rename, ...] = (
-    (r"\.attention\.q_proj\.", ".attention.attention.query."),
-    (r"\.attention\.k_proj\.", ".attention.attention.key."),
-    (r"\.attention\.v_proj\.", ".attention.attention.value."),
-    (r"\.attention\.o_proj\.", ".attention.output.dense."),
-)
-_TOWERS = ("", "vision_model.")
-_TEXT = r"^text_model\.|^text_projection\.|^logit_(scale|bias)$|\.position_ids$"
-_IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
-_GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
-View = tuple[Shape, Callable[[], np.ndarray]]
-
 
 class Layout(NamedTuple):
     """The names that some of transformers' models share."""
@@ -63,6 +48,15 @@ class Layout(NamedTuple):
     gated: tuple[Rename, ...] = ()  # of an MLP of SwiGLU, before those of models/names.tsv
 
 
+_ATTENTION = ("query", "key", "value")
+_PROJ = ("q_proj", "k_proj", "v_proj")
+_PATCHES = "embeddings.patch_embeddings.projection.weight"
+_MODULES: tuple[Rename, ...] = (
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+)
 _VIT = Layout(
     "hf_vit",
     _ATTENTION,
@@ -77,6 +71,8 @@ _VIT = Layout(
         (r"\.mlp\.fc2\.", ".output.dense."),
     ),
 )
+_TOWERS = ("", "vision_model.")
+_TEXT = r"^text_model\.|^text_projection\.|^logit_(scale|bias)$|\.position_ids$"
 LAYOUTS = {
     "vit": _VIT,
     "dinov2": Layout(
@@ -173,6 +169,12 @@ def is_ignored(key: str, cfg: Any, layout: Layout, before: str) -> bool:
     if cfg.pool is not Pool.MAP and layout is LAYOUTS["siglip"] and inside.startswith("head."):
         return True
     return bool(re.search(layout.ignored, inside))
+
+
+_IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
+_GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
+
+View = tuple[Shape, Callable[[], np.ndarray]]
 
 
 def seen(source: WeightsFile, cfg: Any, layout: Layout, before: str) -> WeightsFile:
