@@ -5,6 +5,7 @@ import ast
 import collections
 import graphlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -103,6 +104,14 @@ def test_imports_go_down() -> None:
             children[here] |= {other for other in others if other} - {here}
         children.pop("", None)
         _no_circle(children, f"what is in {folder}")
+
+
+def test_contributing_has_a_map_of_the_rooms() -> None:
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    rooms = re.findall(r"^\| `(\w+)` \| .+\? \|$", page, re.MULTILINE)
+    missing = [room for room in LEVEL if room not in rooms]
+    assert not missing, f"the map of CONTRIBUTING.md lacks {missing}"
+    assert rooms == list(LEVEL), "the map of CONTRIBUTING.md has the rooms in the order of ORDER"
 
 
 def test_heavy_and_foreign_packages_stay_out() -> None:
