@@ -67,7 +67,8 @@ def test_tour() -> None:
     assert text.count("#L") >= 40, "links that the pattern does not see"
     assert len([link for link in LINK.finditer(text) if link[3]]) == text.count("#L")
     moved = text.replace("#L", "#L9", 1)
-    assert len(_judge(moved)[0]) == 1 and _judge(moved)[1] == text
+    assert len(_judge(moved)[0]) == 1
+    assert _judge(moved)[1] == text
 
 
 if __name__ == "__main__":
