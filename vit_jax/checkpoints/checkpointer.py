@@ -65,7 +65,7 @@ class Checkpointer:
         self._failure: SaveFailed | None = None
         manifest_lib.on_all_processes(self._open)
 
-    @manifest_lib.raising_unreadable
+    @manifest_lib.raising_inaccessible
     def _open(self) -> None:
         if self._leads:
             self._directory.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ class Damaged(Exception):
     """Why one checkpoint cannot be used, in words for a person."""
 
 
-class Unreadable(UserError):
+class Inaccessible(UserError):
     """A checkpoint may be intact, but the operating system does not let it be read now."""
 
     status = IO_ERROR
@@ -137,8 +137,8 @@ def verify(manifest: Manifest, state: trees.PyTree) -> None:
         raise Damaged(f"{some(wrong, 3)} changed since being saved (checksum)")
 
 
-def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:
-    """Raise `Unreadable` with the system's reason in place of an OSError."""
+def raising_inaccessible(do: Callable[..., T]) -> Callable[..., T]:
+    """Raise `Inaccessible` with the system's reason in place of an OSError."""
 
     @functools.wraps(do)
     def wrapped(*args: Any) -> T:
@@ -146,7 +146,7 @@ def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:
             return do(*args)
         except OSError as error:
             reason = f"{error.strerror} (errno {error.errno})"
-            raise Unreadable(f"cannot use {error.filename}: {reason}") from error
+            raise Inaccessible(f"cannot use {error.filename}: {reason}") from error
 
     return wrapped
 
@@ -156,13 +156,13 @@ def on_all_processes(do: Callable[[], T]) -> T:
     value, failure = None, None
     try:
         value = do()
-    except (Damaged, Unreadable) as error:
+    except (Damaged, Inaccessible) as error:
         failure = error
     if jax.process_count() > 1:
-        failed = {None: 0, Damaged: 1, Unreadable: 2}[type(failure) if failure else None]
+        failed = {None: 0, Damaged: 1, Inaccessible: 2}[type(failure) if failure else None]
         worst = multihost_utils.process_allgather(np.asarray(failed)).max()
         if worst == 2 and failed != 2:
-            failure = Unreadable("another process cannot read its files; its line says why")
+            failure = Inaccessible("another process cannot read its files; its line says why")
         elif worst == 1 and failed == 0:
             failure = Damaged("another process finds it damaged")
     if failure is not None:

@@ -27,7 +27,7 @@ from orbax.checkpoint import v1 as ocp
 from vit_jax import trees
 from vit_jax.checkpoints import manifest as manifest_lib
 from vit_jax.checkpoints.failures import chain, reading_error
-from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable
+from vit_jax.checkpoints.manifest import Damaged, Inaccessible, Manifest
 from vit_jax.errors import some
 
 _DESCRIPTOR = 1000  # of the directory, a number that is free in all processes of a run
@@ -106,13 +106,13 @@ def save_async(
 def read_back(path: Path, manifest: Manifest) -> None:
     """Read a finished checkpoint's manifest, and look for each of its arrays, as a restore does.
 
-    What is not there is Damaged, what the operating system does not let be read Unreadable. Either
-    may be so for a moment, and is tried again.
+    Raises Damaged if something is missing, Inaccessible if the operating system does not let it be
+    read. Either may last only a moment, so a second try follows.
     """
     for pause in _RETRIES:
         try:
             return _read_back(path, manifest)
-        except (Damaged, Unreadable):
+        except (Damaged, Inaccessible):
             time.sleep(pause)
     return _read_back(path, manifest)
 
@@ -144,10 +144,10 @@ def merge(parts: Sequence[Path]) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what is kept beside a checkpoint's arrays, or raise Damaged or Unreadable."""
+    """Return what is kept beside a checkpoint's arrays, or raise Damaged or Inaccessible."""
     try:
         return _twice(path, lambda: manifest_lib.unpack(ocp.metadata(str(path)).custom_metadata))
-    except (Damaged, Unreadable):
+    except (Damaged, Inaccessible):
         raise
     except Exception:
         raise Damaged("its metadata is missing or undecodable") from None
@@ -160,11 +160,11 @@ def load(path: Path, abstract: trees.PyTree, manifest: Manifest) -> trees.PyTree
     names what cannot be read.
 
     Raises Damaged: an array is missing or cannot be decoded (whether it is what was saved is for
-    `manifest.verify`), or Unreadable: the operating system does not let it be read.
+    `manifest.verify`), or Inaccessible: the operating system does not let it be read.
     """
     try:
         return _twice(path, lambda: _load(path, abstract))
-    except Unreadable:
+    except Inaccessible:
         raise
     except Exception as error:
         text = "\n".join(str(link) for link in chain(error))
@@ -203,7 +203,7 @@ def _twice(path: Path, do: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def _why(path: Path, error: BaseException) -> Unreadable | None:
+def _why(path: Path, error: BaseException) -> Inaccessible | None:
     """Return the error of a file that cannot be read now; its contents may be intact.
 
     Every file is tried: Orbax takes some that it cannot open for files that are not there.
@@ -222,7 +222,7 @@ def _why(path: Path, error: BaseException) -> Unreadable | None:
         found = reading_error(unopened)
     if found is None:
         return None
-    return Unreadable(
+    return Inaccessible(
         f"cannot read checkpoint {path}: {found}; it was not changed; mend that and start again"
     )
 

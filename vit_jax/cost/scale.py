@@ -175,7 +175,7 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepTime:
     """Seconds of a predicted step: compute (least, most) in bfloat16, hidden and exposed moves."""
 
     compute: tuple[float, float]
@@ -189,7 +189,7 @@ class Step:
         return max(least, self.hidden) + self.exposed, max(most, self.hidden) + self.exposed
 
 
-def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> Step:
+def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> StepTime:
     """Predict a step of `flops` per device (recomputation included) that moves `moved`.
 
     As compiled: the next layer's weights come, and the last one's gradients leave, while a layer is
@@ -206,5 +206,5 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
     assert peak is not None, chip.kind
     compute = flops / (peak * max(MFU)), flops / (peak * min(MFU))
     if chip.hides_reduce:
-        return Step(compute, hidden=weights + summed, exposed=waited)
-    return Step(compute, hidden=weights, exposed=waited + summed)
+        return StepTime(compute, hidden=weights + summed, exposed=waited)
+    return StepTime(compute, hidden=weights, exposed=waited + summed)

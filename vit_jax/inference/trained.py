@@ -25,7 +25,7 @@ from vit_jax.weights.load import CHECKPOINT, split
 from vit_jax.weights.published import describe as networks
 from vit_jax.weights.published.describe import preprocessing
 from vit_jax.weights.published.table import per_channel
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
 
@@ -82,7 +82,7 @@ def load(
     *,
     model: ModelConfig | None = None,
     overrides: Mapping[str, Any] | None = None,
-    resize: Resize = Resize.AUTO,
+    resize: ResizeRule = ResizeRule.AUTO,
     ema: bool | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
@@ -220,7 +220,7 @@ def _of_repository(ref: str, model: ModelConfig | None) -> Trained:
 
 
 def read_weights(
-    trained: Trained, *, resize: Resize = Resize.AUTO, headless: bool = False
+    trained: Trained, *, resize: ResizeRule = ResizeRule.AUTO, headless: bool = False
 ) -> Trained:
     """Read the weights into the model, bringing tables and patch kernels to its size.
 

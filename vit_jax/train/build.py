@@ -292,7 +292,7 @@ def evaluators(
     return {
         name: evals.create(
             cfg.evals[name],
-            evals.Context(
+            evals.EvalContext(
                 data=cfg.data,
                 sources=splits,
                 image_size=(height, width),

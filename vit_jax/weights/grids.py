@@ -20,7 +20,7 @@ from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.resample import Grid
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, Shape
-from vit_jax.weights.resize import Resize, positions
+from vit_jax.weights.resize import ResizeRule, positions
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def refused(
     source: WeightsFile,
     cfg: ModelConfig,
     old: ModelConfig | None,
-    rule: Resize,
+    rule: ResizeRule,
 ) -> dict[str, str]:
     """Return what must not be taken as it is though its shape fits: our name -> why, in a line.
 
@@ -138,7 +138,7 @@ def refused(
             continue
         if there is not None and math.prod(there) != math.prod(wanted):
             there = None  # what says so is of another file
-        if there is None and (rule is Resize.NONE or wanted[0] == wanted[1]):
+        if there is None and (rule is ResizeRule.NONE or wanted[0] == wanted[1]):
             continue
         if there is None and math.isqrt(math.prod(wanted)) ** 2 != math.prod(wanted):
             _log.warning(
@@ -147,7 +147,7 @@ def refused(
             )
             continue
         can_resize = entry.name.endswith(("/pos_embed", "/rel_pos_bias"))
-        if there is not None and (there == wanted or (can_resize and rule is not Resize.NONE)):
+        if there is not None and (there == wanted or (can_resize and rule is not ResizeRule.NONE)):
             continue
         found[entry.name] = f"{source.name}: {parts[0].key} is {_why(what, wanted, there)}"
     return found

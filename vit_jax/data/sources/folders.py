@@ -36,7 +36,7 @@ from vit_jax.data.sources.listing import NO_IMAGE, NO_NAME, Listing, RemoteFolde
 from vit_jax.data.sources.look import Seen, copies_told, same_content
 from vit_jax.data.sources.partition import (
     WHOLE,
-    Draw,
+    SplitDraw,
     check_no_archive,
     check_no_seed,
     partition,
@@ -50,7 +50,7 @@ BESIDE = "beside the class folders"
 OUTSIDE = "outside the splits"
 
 
-class Layout(NamedTuple):
+class FolderLayout(NamedTuple):
     """Which file is what.
 
     Attributes:
@@ -124,7 +124,9 @@ def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
     return {}, True
 
 
-def arrange(images: Sequence[str], folders: Sequence[str], where: str, bad: set[str]) -> Layout:
+def arrange(
+    images: Sequence[str], folders: Sequence[str], where: str, bad: set[str]
+) -> FolderLayout:
     """Tell of each image its split and its class.
 
     Class ids come from the sorted union of the class folders of all splits: a class missing from
@@ -186,7 +188,7 @@ def arrange(images: Sequence[str], folders: Sequence[str], where: str, bad: set[
     ids = {label: k for k, label in enumerate(classes)} | {"": -1}
     files = {name: [path for path, _ in pairs] for name, pairs in found.items()}
     labels = {name: [ids[label] for _, label in pairs] for name, pairs in found.items()}
-    return Layout(classes, files, labels, left_out, notes)
+    return FolderLayout(classes, files, labels, left_out, notes)
 
 
 def _notes(
@@ -229,7 +231,7 @@ def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> Non
             raise UserError(f"{where}: {differs}; give both folders the same name")
 
 
-def list_images(root: Path | RemoteFolder, where: str, split: str) -> Layout:
+def list_images(root: Path | RemoteFolder, where: str, split: str) -> FolderLayout:
     """List what a folder holds of the splits that `split` names.
 
     Raises UserError: no folders of classes, or one without images; OSError.
@@ -251,7 +253,7 @@ def list_images(root: Path | RemoteFolder, where: str, split: str) -> Layout:
     for name, names in classes.items():
         found = _files(root, f"{name}/" if name else "", names) if name in {*wanted, DRAWN} else []
         files[name], labels[name] = found, [ids[path.rsplit("/", 2)[-2]] for path in found]
-    return Layout(union, files, labels)
+    return FolderLayout(union, files, labels)
 
 
 def _subfolders(folder: Path | RemoteFolder) -> list[str]:
@@ -383,7 +385,7 @@ def open_folder(path: str, split: str) -> FolderSource:
         raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
 
 
-def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
+def _open(root: Folder, split: str, draw: SplitDraw) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
     if not root.is_dir():
         check_no_archive(str(root))
@@ -442,7 +444,7 @@ class _Reading(NamedTuple):
     left_out: list[tuple[str, str]] = []  # noqa: RUF012  (never changed)
 
 
-def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
+def _read(root: Folder, where: str, split: str, draw: SplitDraw) -> _Reading:
     if draw.rules == 1:
         return _arranged(list_images(root, where, split), draw, {})
     listing, name = list_all(root), where_name(root)
@@ -480,7 +482,7 @@ def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
     return found._replace(account=counted, left_out=others)
 
 
-def _arranged(layout: Layout, draw: Draw, seen: Mapping[str, Seen]) -> _Reading:
+def _arranged(layout: FolderLayout, draw: SplitDraw, seen: Mapping[str, Seen]) -> _Reading:
     """Put files in their order, by their names alone but mixed over the classes; draw splits."""
     labels: dict[str, int] = {}
     for name, paths in layout.files.items():
@@ -519,7 +521,9 @@ def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
     ]
 
 
-def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str) -> list[str]:
+def _copies(
+    found: FolderLayout, seen: Mapping[str, Seen], root: Path | str, name: str
+) -> list[str]:
     """Say which images are there more than once."""
     if not seen:
         return []
@@ -534,7 +538,7 @@ def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str
     return copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
 
 
-def _twins(found: Layout) -> list[str]:
+def _twins(found: FolderLayout) -> list[str]:
     """Say which files differ in their suffix alone, and may be one photograph twice."""
     stems: Counter[str] = Counter()
     names: dict[str, list[str]] = defaultdict(list)

@@ -31,7 +31,7 @@ ARCHIVES = (
 )
 
 
-class Draw(NamedTuple):
+class SplitDraw(NamedTuple):
     """How images without splits are divided, and how a folder or a table of them is read.
 
     Attributes:
@@ -47,11 +47,11 @@ class Draw(NamedTuple):
         return f", split seed {self.seed}" if self.seed else ""
 
 
-def draw_of(chosen: Mapping[str, str]) -> Draw:
+def draw_of(chosen: Mapping[str, str]) -> SplitDraw:
     """Return the draw that options choose; raises UserError: no such rules."""
     seed, rules = (chosen.get(key, default) for key, default in (("split_seed", 0), ("rules", 2)))
     try:
-        draw = Draw(int(seed), int(rules))
+        draw = SplitDraw(int(seed), int(rules))
     except ValueError:
         raise UserError(f"?split_seed={seed}&rules={rules}: give whole numbers") from None
     if draw.rules not in (1, 2):
@@ -59,7 +59,7 @@ def draw_of(chosen: Mapping[str, str]) -> Draw:
     return draw
 
 
-def split_draw(name: str) -> tuple[str, Draw]:
+def split_draw(name: str) -> tuple[str, SplitDraw]:
     """Separate the draw from "DIR?split_seed=3&rules=1"."""
     chosen: dict[str, str] = {}
     while found := _OF_DRAW.search(name):
@@ -67,12 +67,12 @@ def split_draw(name: str) -> tuple[str, Draw]:
     return name, draw_of(chosen)
 
 
-def as_draw(draw: Draw | int) -> Draw:
+def as_draw(draw: SplitDraw | int) -> SplitDraw:
     """Return the draw that a seed is, or the draw itself."""
-    return draw if isinstance(draw, Draw) else Draw(draw)
+    return draw if isinstance(draw, SplitDraw) else SplitDraw(draw)
 
 
-def check_no_seed(draw: Draw | int, where: str) -> None:
+def check_no_seed(draw: SplitDraw | int, where: str) -> None:
     """Raise UserError for the seed of a draw where data, `where` in messages, have splits."""
     if seed := as_draw(draw).seed:
         raise UserError(f"{where} has splits of its own; leave out split_seed={seed}")
@@ -167,7 +167,7 @@ def check_no_archive(path: str) -> None:
 def partition(
     paths: Sequence[str],
     labels: Sequence[int],
-    draw: Draw | int = 0,
+    draw: SplitDraw | int = 0,
     contents: Iterable[str] = (),
 ) -> Mapping[str, list[int]]:
     """Divide examples into train, val and test, 80 %, 10 % and 10 %, nearly so in each class.

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.account import dataset_of
-from vit_jax.data.order import Balance, stream_indices
+from vit_jax.data.order import ClassBalance, stream_indices
 from vit_jax.data.sources.base import Example, Source, is_remote
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.transform import Loaded, Pixels, Transform, View, draws
@@ -293,7 +293,7 @@ class Batches:
     seed: int | None
     first: int = 0
     repeats: int = 1
-    balance: Balance | None = None
+    balance: ClassBalance | None = None
     max_broken: int = 0
     fill: tuple[int, ...] = (128,)
 
