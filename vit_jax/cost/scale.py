@@ -14,10 +14,10 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from vit_jax import trees
 from vit_jax.devices import sharding
+from vit_jax.trees import PyTree
 
 # GHz of the TensorCores: of v2, v3 and v4 from arXiv:2304.01433 table 4; those of v5e and v5p give
 # the peaks of peaks.tsv with four matrix units of 128 x 128 a core.
@@ -49,7 +49,6 @@ def clock(device_kind: str) -> float | None:
     return None if ghz is None else 1e9 * ghz
 
 
-PyTree = Any
 # Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
 # and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
 # (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh
@@ -19,9 +19,7 @@ from vit_jax.errors import setting
 from vit_jax.evals.config import EvalConfig
 from vit_jax.evals.passes import Pass, keep_passes, ticking
 from vit_jax.models.losses import Loss
-
-PyTree = Any
-
+from vit_jax.trees import PyTree
 
 # (variables, batch of the data) -> one row for each example, in evaluation mode
 Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]

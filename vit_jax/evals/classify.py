@@ -26,8 +26,8 @@ from vit_jax.evals.config import ClassifyEval
 from vit_jax.evals.passes import Start, run_pass
 from vit_jax.evals.probes.features import predict_batch
 from vit_jax.models.losses import Loss, example_loss
+from vit_jax.trees import PyTree
 
-PyTree = Any
 Rows = dict[str, np.ndarray]  # the fields of Scores, for some examples
 
 

@@ -18,9 +18,9 @@ from vit_jax.data import DataConfig, Source, View, one_view, reading
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
+from vit_jax.trees import PyTree
 from vit_jax.weights.adapters import Base
 
-PyTree = Any
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
 Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
