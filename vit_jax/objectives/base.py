@@ -107,12 +107,12 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a run learns. A subclass has to define `loss` and, unless it scores no images by
-    themselves, `example_losses`.
+    """What a run learns. A subclass defines `loss`; if it scores single images, it also defines
+    `example_losses`.
 
-    The defaults are those of an image encoder that reads one view of each image. Parameters of the
-    encoder keep the names that they have in the plain model, so that other runs and verbs find
-    them; what else is trained stands under names of its own.
+    The defaults suit an image encoder that reads one view of each image. The encoder's parameters
+    keep their names of the plain model, so that other runs and verbs find them; other trained
+    parameters have names of their own.
 
     Attributes:
         cfg: the objective's config.

@@ -524,7 +524,7 @@ def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
 def _copies(
     found: FolderLayout, seen: Mapping[str, Seen], root: Path | str, name: str
 ) -> list[str]:
-    """Say which images are there more than once."""
+    """Return notes on images that occur more than once."""
     if not seen:
         return []
     rows = [
@@ -539,7 +539,7 @@ def _copies(
 
 
 def _twins(found: FolderLayout) -> list[str]:
-    """Say which files differ in their suffix alone, and may be one photograph twice."""
+    """Return a note on files that differ only in their suffix, perhaps one photograph twice."""
     stems: Counter[str] = Counter()
     names: dict[str, list[str]] = defaultdict(list)
     for paths in found.files.values():

@@ -21,9 +21,9 @@ from vit_jax.weights.readers.repository import CONFIG, Repository
 class Network(NamedTuple):
     """A network of a repository, without its weights."""
 
-    source: str  # a reference to the very commit that all of this is of
+    source: str  # a reference to the commit from which the rest was read
     model: ModelConfig
-    class_names: tuple[str, ...]  # K of them, or none where the repository does not say
+    class_names: tuple[str, ...]  # K names; none if the repository lists none
     loss: Loss  # what it was trained with
 
 
