@@ -39,7 +39,7 @@ class Tta(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A trained model; `step` and `metrics` are its checkpoint's, and 1 in `mean`, `std` is white."""
+    """A trained model, of a checkpoint's `step` and `metrics`; white is 1 in `mean` and `std`."""
 
     ref: str  # where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE", "hub:USER/NAME"
     # The same with the checkpoint of a run, or the commit of a repository, from which the rest was

@@ -210,7 +210,7 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
             seen = hf.seen(source, cfg, layout, before)
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
-            # Of images of any shape: the table has a number of patches, and no size of images.
+            # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
             yield _Opened(seen, entries, [], is_ignored, old, rule)
         else:

@@ -45,13 +45,13 @@ from vit_jax.data.sources.partition import (
 from vit_jax.errors import UserError, shown, some
 from vit_jax.storage import remote
 
-DRAWN = ""  # the one split of what has none
+DRAWN = ""  # the name of the only split of a folder without splits
 BESIDE = "beside the class folders"
 OUTSIDE = "outside the splits"
 
 
 class FolderLayout(NamedTuple):
-    """Which file is what.
+    """The split and the class of each file.
 
     Attributes:
         classes: their names, by class id.
@@ -69,26 +69,27 @@ class FolderLayout(NamedTuple):
 
 
 class _Top(NamedTuple):
-    """A folder in the root: how many images lie in it, and in each of its folders and below."""
+    """A folder in the root: its number of images, directly and in each of its folders."""
 
     direct: int
     below: Counter[str]
 
 
 def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
-    """Tell what the folders in the root are.
+    """Decide whether the folders in the root are splits or classes.
 
     Args:
-        paths: of all images by their names, relative to the root.
+        paths: of all files that are named as images, relative to the root.
 
     Returns:
-        The splits, and of each whether its images lie in folders of classes; {} for none. And
-        whether the folders are classes instead.
+        The splits, each with whether its images lie in class folders, {} for none; and whether the
+        folders are classes instead.
 
-    Splits are the folders named so (train, val, test) that hold folders of images: what lies
-    directly in one of them, fewer, strays. One of images alone, beside those or without other
-    folders, is a split without labels. Without such names, folders with images directly in them are
-    classes; others are splits of any name, if it is one, or if they have folders of the same names.
+    A folder that is named as a split (train, val, test) is one if it holds folders of images. The
+    images directly in it are then strays, which must be fewer. If it holds images alone, it is a
+    split without labels, beside such splits or without other folders. If no folder has such a name,
+    folders with images directly in them are classes. Otherwise the folders are splits of any name,
+    if there is only one or if they hold folders of the same names.
     """
     direct: Counter[str] = Counter()
     below: dict[str, Counter[str]] = defaultdict(Counter)
@@ -110,7 +111,7 @@ def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
     if structured and others <= sum(sizes[name] for name in structured):
         return of_classes, False
     if known and not structured:
-        # Two of them, and hardly anything else, are not classes that happen to be called so.
+        # Two such folders, and few other images, are no classes that happen to have these names.
         meanings = {meaning(name) for name in known}
         if not others or (len(meanings) > 1 and others <= sum(sizes[name] for name in known)):
             return of_classes, False
@@ -127,10 +128,10 @@ def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
 def arrange(
     images: Sequence[str], folders: Sequence[str], where: str, bad: set[str]
 ) -> FolderLayout:
-    """Tell of each image its split and its class.
+    """Assign a split and a class to each image.
 
-    Class ids come from the sorted union of the class folders of all splits: a class missing from
-    one split shifts no label. An image in a folder further down counts to the class above it.
+    Class ids come from the sorted union of the class folders of all splits, so that a class missing
+    from one split shifts no label. An image in a deeper folder belongs to the class above it.
 
     Args:
         images: paths of all images by their names, relative to the root.
@@ -142,10 +143,12 @@ def arrange(
     """
     splits, are_classes = splits_in(images)
     names = list(splits) or [DRAWN]
-    depth = 2 if splits else 1  # of an image's folders, those that have a meaning
+    depth = 2 if splits else 1  # the number of an image's folders that have a meaning
     left_out: list[tuple[str, str]] = []
     found: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
-    written: dict[str, dict[str, str]] = {name: {} for name in names}  # spelled: as it is written
+    written: dict[str, dict[str, str]] = {
+        name: {} for name in names
+    }  # by the common spelling: the folder's
     notes: list[str] = []
     lost: Counter[str] = Counter()  # unreadable images of a class
     for path in images:
@@ -197,7 +200,7 @@ def _notes(
     counts: Mapping[str, Counter[str]],
     written: Mapping[str, Mapping[str, str]],
 ) -> list[str]:
-    """Say what a person may not have meant."""
+    """Return notes on what the user may not have intended."""
     notes = [
         f"{name}: no class folders in it, so its images have no labels"
         for name in splits
@@ -216,9 +219,9 @@ def _notes(
 
 
 def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse a class that one split writes otherwise than another, in case.
+    """Raise UserError if two splits spell a class with different case.
 
-    Two such classes within a split are two: handwritten letters may well lie in "a" and "A".
+    Within one split they are two classes: handwritten letters may well lie in "a" and "A".
     """
     spelled: dict[str, dict[str, str]] = {}
     for split, labels in written.items():
@@ -232,7 +235,7 @@ def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> Non
 
 
 def list_images(root: Path | RemoteFolder, where: str, split: str) -> FolderLayout:
-    """List what a folder holds of the splits that `split` names.
+    """List a folder's images in the splits that `split` names.
 
     Raises UserError: no folders of classes, or one without images; OSError.
     """
@@ -307,7 +310,7 @@ class FolderSource(Labelled):
         *,
         drawn: bool = False,
     ) -> None:
-        """Take paths relative to `root` in the order to be read, and their class ids.
+        """Store paths relative to `root`, in their order of reading, and their class ids.
 
         `root` is a string where it is an address.
         """
@@ -316,15 +319,15 @@ class FolderSource(Labelled):
         self.name = name
         self.class_names = classes
         self.labels = np.array(labels, np.int32)
-        self.left_out: list[tuple[str, str]] = []  # why, and the path of what is no example
-        # A million paths take a tenth of what a list of strings does, here and in every worker.
+        self.left_out: list[tuple[str, str]] = []  # (reason, path) of each file that is no example
+        # A list of a million paths would take ten times the memory, here and in every worker.
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "left_out": []}  # workers have no use for it
+        return {**self.__dict__, "left_out": []}  # workers do not need it
 
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id.
@@ -340,7 +343,7 @@ class FolderSource(Labelled):
         return shown(self._path(index))
 
     def digest(self) -> str:
-        """Digest the paths below the folder; to ask for a million sizes takes minutes."""
+        """Digest the paths below the folder; a million sizes would take minutes to ask for."""
         return digest_of(self._paths.tolist())
 
     def rows(self) -> list[tuple[str, str]]:
@@ -354,7 +357,7 @@ class FolderSource(Labelled):
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])
-        if self.is_remote:  # the root is "" where addresses have no beginning in common
+        if self.is_remote:  # the root is "" if the addresses share no beginning
             return f"{self._root}/{path}".removeprefix("/")
         return str(Path(self._root, path))
 
@@ -425,14 +428,14 @@ def _open(root: Folder, split: str, draw: SplitDraw) -> FolderSource:
 
 
 class _Reading(NamedTuple):
-    """What a folder is.
+    """The contents of a folder as a dataset.
 
     Attributes:
         classes: their names, by class id.
         files: paths by split, in the order to be read.
         labels: class ids by path, -1 for none.
         drawn: whether the splits were drawn.
-        account: of all files; None for how earlier versions read.
+        account: of all files; None by the rules of earlier versions.
         left_out: (reason, path) of each that is not used.
     """
 
@@ -483,7 +486,7 @@ def _read(root: Folder, where: str, split: str, draw: SplitDraw) -> _Reading:
 
 
 def _arranged(layout: FolderLayout, draw: SplitDraw, seen: Mapping[str, Seen]) -> _Reading:
-    """Put files in their order, by their names alone but mixed over the classes; draw splits."""
+    """Order files by a hash of their names, which mixes the classes; draw splits if need be."""
     labels: dict[str, int] = {}
     for name, paths in layout.files.items():
         labels.update(zip(paths, layout.labels[name], strict=True))
@@ -506,12 +509,12 @@ def _expected(where: str) -> str:
 
 
 def where_name(root: Folder) -> str:
-    """Name a folder wherever it is asked for from."""
+    """Return a folder's name, which does not depend on the working directory."""
     return os.path.abspath(root) if isinstance(root, Path) else str(root)
 
 
 def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
-    """Tell what files are whose names do not."""
+    """Look at files whose names do not tell what they are, and return (reason, path) of each."""
     if isinstance(root, RemoteFolder):
         return [(NO_IMAGE, path) for path in listing.unnamed]
     images = map(look.is_image, look.places_of(root, listing.unnamed))

@@ -161,10 +161,10 @@ def _heads(cfg: ViTConfig, layout: SavedNames) -> dict[str, str]:
 
 
 def is_ignored(key: str, cfg: Any, layout: SavedNames, before: str) -> bool:
-    """Return whether a key of a file is nothing of the model that is made of it.
+    """Return whether the model has no use for a key of the file.
 
-    Of a model without classes, CLIP's projection and DINOv2's head over two vectors are nothing; of
-    one that takes the mean of SigLIP's tokens, its pooling by attention is nothing.
+    A model without classes does not use CLIP's projection or DINOv2's head over two vectors; one
+    that averages SigLIP's tokens does not use its pooling by attention.
     """
     inside = key.removeprefix(before)
     if not cfg.num_classes and (layout is LAYOUTS["clip"] or layout is LAYOUTS["dinov2"]):
