@@ -145,6 +145,16 @@ def test_rooms_are_of_a_size_to_know() -> None:
     assert not failed, "\n".join(failed)
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    defined = collections.defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    twice = {name: places for name, places in defined.items() if len(places) > 1}
+    assert not twice, twice
+
+
 def test_data_files_are_part_of_the_package() -> None:
     tree = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     data = tree["tool"]["setuptools"]["package-data"]

@@ -144,7 +144,7 @@ def metric_periods(cfg: Config) -> dict[str, str]:
 
 
 def fitted(cfg: Config, num_examples: int, num_classes: int) -> Config:
-    """Return the config with what it leaves to the data; the same one where it leaves nothing.
+    """Fill in the fields that a config leaves to the data; return the same config if none is left.
 
     Raises UserError: with that it does not go together.
     """

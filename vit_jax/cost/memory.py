@@ -22,6 +22,7 @@ from vit_jax import trees
 from vit_jax.cost.flops import scan_counts, sub_jaxprs
 from vit_jax.devices import hardware, sharding
 from vit_jax.devices.hardware import Target
+from vit_jax.trees import PyTree
 
 Count = Callable[[Any], int]  # the bytes of an abstract value
 
@@ -32,8 +33,6 @@ BESIDE_BUFFERS = {"tpu": 450_000_000}
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.
 _OF_A_BLOCK = 4
 _PRODUCTS = ("dot_general", "conv_general_dilated")
-
-PyTree = Any
 
 
 def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:

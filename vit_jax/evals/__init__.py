@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vit_jax.evals import classify
-from vit_jax.evals.base import Context, Evaluator, Predict, Predictors, Stream, open_splits
+from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
@@ -20,15 +20,15 @@ from vit_jax.evals.probes import frozen
 from vit_jax.settings.measures import is_accuracy
 
 # What builds the evaluator of each kind of config.
-EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {
+EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
-    LossEval: lambda cfg, context: MeanLoss(Stream(cfg, context), context.mesh),
+    LossEval: lambda cfg, context: MeanLoss(EvalStream(cfg, context), context.mesh),
     KNNEval: frozen.create,
     FewShotEval: frozen.create,
     LinearEval: frozen.create,
 }
 
 
-def create(cfg: EvalConfig, context: Context) -> Evaluator:
+def create(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     """Build the evaluator of a config."""
     return EVALUATORS[type(cfg)](cfg, context)

@@ -66,7 +66,7 @@ class Outcome:
         return self.curve[-1][1] if finished else None
 
 
-class Ended(NamedTuple):
+class EndedTrial(NamedTuple):
     """Why workers do not start a run again: FAILED or PRUNED, the reason, seconds since 1970."""
 
     state: State
@@ -118,11 +118,11 @@ def is_finished(run: Path) -> bool:
     return workdir.finished_step(run) is not None
 
 
-def ended(run: Path) -> Ended | None:
+def ended(run: Path) -> EndedTrial | None:
     """Read how a run ended that is not started again; None for others."""
     try:
         values = json.loads(foreign.read(run / _ENDED))
-        return Ended(State(values["state"]), str(values["told"]), float(values["time"]))
+        return EndedTrial(State(values["state"]), str(values["told"]), float(values["time"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -6,7 +6,7 @@ import os
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.settings import fields
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 KINDS = ("hub", "hf")  # two names of one kind: a repository
 CHECKPOINT = "ckpt"  # the kind that is a directory, not a file
@@ -47,7 +47,7 @@ class InitConfig:
 
     weights: str = ""
     skip: tuple[str, ...] = ()
-    resize: Resize = Resize.AUTO
+    resize: ResizeRule = ResizeRule.AUTO
     ema: bool = False
     new_head: bool = False
 

@@ -375,7 +375,7 @@ def _find_remote(name: str, root: str) -> tuple[Path, dict[str, remote.FileInfo]
     listed = remote.find(f"{root}/{name.partition(':')[0].partition('/')[0]}/**")
     told = [file for file in listed if file.path.endswith((".json", ".txt"))]
     versions = [f"{file.path} {file.version}".encode() for file in told]
-    # Another place where anything changed: a version that is gone from the bucket is not found.
+    # After a change the copy has another place, so that versions deleted in the bucket are gone.
     place = cache_home() / "vit_jax" / "tfds" / digest_of([root.encode(), *versions])
 
     def copy(file: remote.FileInfo) -> None:

@@ -26,7 +26,14 @@ from vit_jax.data.names import (
     without_label,
 )
 from vit_jax.data.sources.base import Labelled, absolute_slices, digest_of
-from vit_jax.data.sources.partition import WHOLE, Draw, as_draw, check_no_seed, options, partition
+from vit_jax.data.sources.partition import (
+    WHOLE,
+    SplitDraw,
+    as_draw,
+    check_no_seed,
+    options,
+    partition,
+)
 from vit_jax.errors import DataError, UserError, shown, some
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
@@ -154,7 +161,7 @@ def members_of(
     counts: Sequence[int],
     keys: Callable[[], Sequence[str]],
     labels: Int[np.ndarray, " M"],
-    draw: Draw | int,
+    draw: SplitDraw | int,
     where: str,
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Return the indices of the examples of each split.
@@ -179,7 +186,7 @@ def members_of(
 
 
 def choose(
-    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: Draw | int, where: str
+    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: SplitDraw | int, where: str
 ) -> tuple[str, Int[np.ndarray, " _"]]:
     """Return a source's name and the indices of the examples of a split, with TFDS-style slices.
 

@@ -182,7 +182,7 @@ class Entries(NamedTuple):
 
 
 @runtime_checkable
-class Window(Protocol):
+class ShardBytes(Protocol):
     """Bytes of a shard."""
 
     def read(self, start: int, stop: int) -> bytes: ...
@@ -201,7 +201,7 @@ def split_off(entries: Entries) -> tuple[Entries, list[tuple[str, str]]]:
     return used, list(zip(reasons, names, strict=True))
 
 
-def entries_of(window: Window, size: int, fields: Fields, *, agree: bool = False) -> Entries:
+def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = False) -> Entries:
     """Return the images of a shard, and behind them its members that belong to none.
 
     With `agree`, all labels of a key must say the same where `fields` does not choose one.

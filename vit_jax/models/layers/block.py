@@ -82,7 +82,7 @@ class BlockConfig:
         return token_norm(self.norm, self.norm_eps, self.dtype, name)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Self-attention. The columns of the qkv kernel [D, 3hd] are ordered (head, {q,k,v}, d).
 
     Head-major columns let tensor parallelism split whole heads; importers permute PyTorch's
@@ -192,7 +192,7 @@ class Block(PreNormBlock):
     """The block of the ViT."""
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return Attention(self.cfg, self.train, name="attn")(y)
+        return SelfAttention(self.cfg, self.train, name="attn")(y)
 
 
 class PlacedBlock(Block):
