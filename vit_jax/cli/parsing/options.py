@@ -200,8 +200,9 @@ def help_text(cls: type[Options]) -> str:
 
 def usage(cls: type[Options]) -> str:
     """Return how a verb is called: its name, the flags that it needs, its arguments."""
-    name = Path(inspect.getfile(cls)).stem.replace("sweep_", "sweep ")
-    verb, arguments = f"vit_jax {name}", []
+    file = Path(inspect.getfile(cls))
+    inside = "sweep " if file.parent.name == "sweeps" else ""
+    verb, arguments = f"vit_jax {inside}{file.stem}", []
     for field, kind in _fields(cls):
         form, needed = field.metadata["form"], field.metadata["ask"]
         if form[:1] == "[":
