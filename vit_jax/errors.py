@@ -36,12 +36,12 @@ class NonFinite(UserError):
     status = 70  # EX_SOFTWARE
 
 
-_typed = False  # whether the user has typed a command line
+_typed = False  # whether messages name flags
 
 
 @contextlib.contextmanager
 def of_command_line() -> Iterator[None]:
-    """Have messages speak of flags, for a user who has typed some; else of arguments and fields."""
+    """Let messages name flags, for a command line, instead of Python's arguments and fields."""
     global _typed
     before, _typed = _typed, True
     try:
@@ -51,9 +51,9 @@ def of_command_line() -> Iterator[None]:
 
 
 def setting(text: str) -> str:
-    """Write how to set something, such as "config.model.num_classes=3" or "model=vit_b16".
+    """Write how to set a value, such as "config.model.num_classes=3" or "model=vit_b16".
 
-    As a flag on a command line; elsewhere as an argument, and of a config as its field.
+    On a command line this is a flag, in Python an argument or the field of a config.
     """
     return f"--{text}" if _typed else text.removeprefix("config.")
 

@@ -11,7 +11,7 @@ import jax
 
 PyTree = Any
 
-# A parameter below such a component has one leading depth axis (models/layers/stack.py).
+# A parameter below such a component has one leading depth axis (models/layers/block.py).
 _STACKED = re.compile(r"(?:^|/)((?:[^/]*_)?blocks)(?:/|$)")
 
 

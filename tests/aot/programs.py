@@ -46,7 +46,7 @@ class Seen:
     state: TrainState
     compiled: topology.Compiled
     text: str
-    program: hlo.Program
+    program: hlo.HloModule
     hlo: list[hlo.Collective]
 
 

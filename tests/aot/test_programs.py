@@ -109,7 +109,7 @@ def check_only_sums_cross_slices(seen: Seen, per_slice: int) -> None:
     assert sent <= 1.25 * params
 
 
-def wide_matmuls(program: hlo.Program) -> list[str]:
+def wide_matmuls(program: hlo.HloModule) -> list[str]:
     """List the large matmuls and convolutions with float32 operands, but for the head's."""
     found = []
     for body in program.computations.values():

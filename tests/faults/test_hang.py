@@ -85,7 +85,7 @@ def test_a_worker_that_stands_still(tmp_path: Path) -> None:
             os.kill(worker, signal.SIGKILL)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 71, told
-    assert "data/prefetch.py" in told, "where the thread waits"
+    assert "data/stream/batches.py" in told, "where the thread waits"
     assert "train/loop.py" in told
     line = told.splitlines()[-1]
     assert line.startswith(f"error: nothing was finished in {SECONDS} s of waiting for data;")

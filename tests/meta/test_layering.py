@@ -5,6 +5,7 @@ import ast
 import collections
 import graphlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -105,6 +106,14 @@ def test_imports_go_down() -> None:
         _no_circle(children, f"what is in {folder}")
 
 
+def test_contributing_has_a_map_of_the_rooms() -> None:
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    rooms = re.findall(r"^\| `(\w+)` \| .+\? \|$", page, re.MULTILINE)
+    missing = [room for room in LEVEL if room not in rooms]
+    assert not missing, f"the map of CONTRIBUTING.md lacks {missing}"
+    assert rooms == list(LEVEL), "the map of CONTRIBUTING.md has the rooms in the order of ORDER"
+
+
 def test_heavy_and_foreign_packages_stay_out() -> None:
     failed = []
     for path in FILES:
@@ -134,6 +143,16 @@ def test_rooms_are_of_a_size_to_know() -> None:
     if len(loose) > 6:
         failed.append(f"{loose} are more than 6 loose modules")
     assert not failed, "\n".join(failed)
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    defined = collections.defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    twice = {name: places for name, places in defined.items() if len(places) > 1}
+    assert not twice, twice
 
 
 def test_data_files_are_part_of_the_package() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes vit_jax/weights/published.tsv of timm: `python -m tests.parity.published_table`.
+"""Makes vit_jax/weights/published/published.tsv of timm: `python -m tests.parity.published_table`.
 
 A row for each of timm's pretrained models of the networks here, an architecture's default first.
 """

@@ -14,7 +14,7 @@ from tests.unit.weights import google_writer
 from vit_jax import models, weights
 from vit_jax.models import patch_sizes
 from vit_jax.models.resample import antialiased, pseudo_inverse
-from vit_jax.weights.resize import Resize, resize_grid
+from vit_jax.weights.resize import ResizeRule, resize_grid
 
 SIDES = (8, 10, 12, 15, 16, 20, 24, 30, 40, 48)
 SHAPE: dict[str, Any] = {"depth": 1, "num_heads": 3, "num_classes": 7}
@@ -47,7 +47,7 @@ def test_logits(published: tuple[models.ViTConfig, Path], side: int) -> None:
         expected = there(to_torch(image)).numpy()
     # The plain ViT of one size, whose kernel and table the loader resizes, is the same.
     plain = models.with_fields(cfg, {"base_patch": (), "base_grid": ()})
-    loaded = weights.load(f"npz:{file}", plain, resize=Resize.TIMM_NPZ)
+    loaded = weights.load(f"npz:{file}", plain, resize=ResizeRule.TIMM_NPZ)
     with jax.default_matmul_precision("highest"):
         found = [
             jax.jit(models.create(one).apply)(values, image).logits

@@ -16,7 +16,7 @@ from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import DistillConfig
 from vit_jax.optim import Schedule
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 # Length in epochs (or, with s, steps), batch, optimizer, peak and last lr, weight decay (times lr;
 # of sgd coupled, of others not), warmup in epochs (or steps), stochastic depth, label smoothing,
@@ -446,7 +446,7 @@ def test_fine_tunings_start_from(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(run):
             init = get(run).init
-            assert (init.weights, init.resize, init.skip) == (weights, Resize(resize), skip)
+            assert (init.weights, init.resize, init.skip) == (weights, ResizeRule(resize), skip)
 
 
 def test_vit5_is_tuned_from_averages() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of one run that survive kills, full disks and flipped bits.
 
-Each appears under its final name only when it is complete (storage.py). A digest of every leaf
+A checkpoint gets its final name only when it is complete (storage.py). A digest of every leaf
 (manifest.py) is saved with the state and verified on restore.
 """
 
@@ -46,10 +46,10 @@ class Checkpointer:
     """
 
     def __init__(self, directory: str | Path, cfg: CheckpointConfig, *, own: bool = False) -> None:
-        """Open or create `directory`; nothing in it is changed before the first save.
+        """Open or create `directory`; change nothing in it before the first save.
 
-        With `own` no other process of the run has it: each saves what it holds of the arrays, and
-        the checkpoints that are there when it is opened are whole.
+        With `own` each process has its own directory and saves there the part of the arrays that
+        it holds; the checkpoints that it finds when it opens the directory must be whole.
         """
         silence_orbax()
         self._directory = Path(directory).absolute()
@@ -61,11 +61,11 @@ class Checkpointer:
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
-        self._ended: Ended | None = None  # the last save, until all processes agree on its end
+        self._ended: Ended | None = None  # of the last save, until all processes have agreed on it
         self._failure: SaveFailed | None = None
         manifest_lib.on_all_processes(self._open)
 
-    @manifest_lib.raising_unreadable
+    @manifest_lib.raising_inaccessible
     def _open(self) -> None:
         if self._leads:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -84,14 +84,14 @@ class Checkpointer:
         metadata: Mapping[str, Any],
         metrics: Mapping[str, SupportsFloat] | None = None,
     ) -> bool:
-        """Start saving `state`; return once it is copied to the host, False if `step` is there.
+        """Start to save `state`; return once it is copied to the host, False if `step` is saved.
 
-        `state` may be donated right after. `metadata` is any JSON; `metrics` decide what is best,
-        so they must come with the first save of a step.
+        The caller may donate `state` right after. `metadata` is any JSON. `metrics` decide which
+        checkpoint is best, so they must be passed with the first save of a step.
 
         Raises:
-            SaveFailed: this save could not start, or the one before failed meanwhile (this one is
-                under way then).
+            SaveFailed: this save could not start, or the one before has failed (then this one has
+                started).
             UserError: the directory holds this or a later step that this run did not restore.
             NonFinite: the state holds NaN or infinity.
         """
@@ -121,7 +121,9 @@ class Checkpointer:
             failure = self._failed(step, num_bytes, error)
             if jax.process_count() == 1:
                 raise failure from None
-            self._ended = Ended(step, manifest, failure)  # the others learn of it with the end
+            self._ended = Ended(
+                step, manifest, failure
+            )  # the other processes learn of it in `wait`
             return True
 
         def finish() -> None:
@@ -190,12 +192,13 @@ class Checkpointer:
         return next(iter(self._best()), None)
 
     def wait(self, seconds: float | None = None, *, alone: bool = False) -> None:
-        """Block until the save under way is on disk, for at most so many seconds.
+        """Wait until the current save is on disk, for at most `seconds`.
 
-        Every process calls it at the same point of the run, but `alone` where one ends by itself.
+        Every process calls it at the same point of the run; a process that ends by itself passes
+        `alone`.
 
-        Raises SaveFailed: a save failed since the last call, in this process or, unless `alone`, in
-        another.
+        Raises SaveFailed: since the last call a save failed in this process or, unless `alone`, in
+        another one.
         """
         failure = self._join(seconds, alone=alone)
         if failure:
@@ -213,10 +216,10 @@ class Checkpointer:
         return failure
 
     def _settle(self, ended: Ended) -> None:
-        """Count a save that ended well, and remove what is no longer to be kept."""
+        """Record how a save ended; after a good one, remove checkpoints beyond `keep`."""
         self._ended, self._failure = None, ended.failed
         if ended.failed is not None and not ended.damaged:
-            return  # nothing there, or nothing known of it: neither is to be deleted or counted
+            return  # what is on disk, if anything, is unknown: neither delete nor count it
         self._metrics[ended.step] = ended.manifest.metrics
         if ended.damaged:
             self._bad.add(ended.step)
@@ -229,7 +232,7 @@ class Checkpointer:
         return self._directory / str(step)
 
     def _intact(self, step: int, read: Callable[[], T]) -> T:
-        """Return what `read` finds in a checkpoint, which must be there and intact."""
+        """Return `read()`; raise UserError if the checkpoint of `step` is missing or damaged."""
         if step not in self._metrics:
             there = ", ".join(map(str, sorted(self._metrics))) or "none"
             raise UserError(f"no checkpoint of step {step} in {self._directory}; there: {there}")
@@ -241,7 +244,7 @@ class Checkpointer:
             raise CorruptCheckpoints(f"checkpoint {path} is unusable: {damage}") from None
 
     def _best(self) -> list[int]:
-        # A copy, for the thread of a save may add and remove steps meanwhile.
+        # A copy: the thread of a save may add and remove steps at the same time.
         intact = {s: m for s, m in self._metrics.copy().items() if s not in self._bad}
         return ranked(intact, self._cfg.metric, self._cfg.mode)
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When checkpoints are saved, which of them stay, and where they may lie.
-
-By which metric, and in which direction, checkpoints are ranked, and what cannot rank them.
-"""
+"""When checkpoints are saved, which of them stay and by which metric, and where they may lie."""
 
 import dataclasses
 import math
@@ -15,7 +12,7 @@ from vit_jax.settings import measures
 from vit_jax.settings.fields import value
 from vit_jax.settings.measures import Mode, resolved
 
-_PATTERN = "*?[]\\"  # what a pattern of file names has a meaning for
+_PATTERN = "*?[]\\"  # the special characters of a pattern of file names
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -57,9 +54,10 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def check_path(directory: Path) -> None:
-    """Refuse a directory that Orbax writes to and does not find again, naming the characters.
+    """Raise UserError for a path whose characters keep Orbax from finding its checkpoints again.
 
-    It finds a checkpoint's parts by a pattern that begins with the path, and stores that as UTF-8.
+    Orbax finds the parts of a checkpoint by a pattern of file names that begins with the path, and
+    stores the path as UTF-8.
     """
     odd = sorted(set(str(directory)) & set(_PATTERN))
     if odd:
@@ -76,9 +74,10 @@ def check_path(directory: Path) -> None:
 
 
 def check_ranking(cfg: CheckpointConfig, periods: Mapping[str, str]) -> None:
-    """Raise UserError for a metric that no evaluation during training measures, or ranked wrongly.
+    """Raise UserError if no evaluation during training measures the metric that ranks checkpoints.
 
-    `periods` are how often each metric is measured, by its name; "" is once, at the end.
+    A `mode` against the metric's own direction is refused too. `periods` says how often each metric
+    is measured, by its name; "" is once, at the end.
     """
     patience = f"checkpoint.patience={cfg.patience}"
     if cfg.patience and not cfg.keep_best:
@@ -100,7 +99,7 @@ def check_ranking(cfg: CheckpointConfig, periods: Mapping[str, str]) -> None:
 def directed(cfg: CheckpointConfig) -> CheckpointConfig:
     """Return the config with its metric's direction, for the run's records.
 
-    Who reads the run later may not know a metric of one's own.
+    A later reader of the run may not know the direction of a metric that a user declared.
     """
     if cfg.mode is not Mode.AUTO or measures.of(cfg.metric) is None:
         return cfg
@@ -108,7 +107,7 @@ def directed(cfg: CheckpointConfig) -> CheckpointConfig:
 
 
 def turned(cfg: CheckpointConfig, saved: Mapping[str, str]) -> str:
-    """Describe in a line that a run ranked its metric the other way round before; else "".
+    """Return a line if the run ranked its metric in the other direction before, else "".
 
     `saved` is the tree of the config that its newest checkpoint was saved with.
     """

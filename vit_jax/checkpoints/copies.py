@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in a bucket: the files of step 7 under `7/`, as on disk, and `7.json`, its mark.
 
-The mark says that it is whole: it is written after all files and deleted before them. It lists them
-with their sizes. Where several processes share no disk each sends what it saved to `7/part_0/`,
-`7/part_1/` and so on, and the parts are made one by whoever reads them.
+The mark says that the checkpoint is whole: it is written after all files and deleted before them.
+It lists the files with their sizes. Processes that share no disk send their parts to `7/part_0/`,
+`7/part_1/` and so on; a reader merges the parts.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ def described(path: Path) -> Files:
 
 
 def whole(folder: Folder) -> dict[int, Files]:
-    """Return the whole checkpoints of a run's folder, by step; raises RemoteError."""
+    """Return the files of each whole checkpoint of a run's folder, by step; raises RemoteError."""
     names = [name.removeprefix(f"{DIRECTORY}/") for name in folder.names(DIRECTORY)]
     marks = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     steps = sorted(int(mark) for mark in marks if _is_step(mark))
     found = {}
     for step in steps:
-        with contextlib.suppress(MissingError):  # deleted meanwhile, where the run goes on
+        with contextlib.suppress(MissingError):  # the run, which goes on, has just deleted it
             found[step] = _read_mark(folder, str(step))["files"]
     return found
 
@@ -49,24 +49,24 @@ def _is_step(text: str) -> bool:
 
 
 def steps(folder: Folder) -> set[int]:
-    """Return the steps of which there is anything, whole or not."""
+    """Return the steps that have any object in the bucket, whole or not."""
     names = (name.partition("/")[2].partition("/")[0] for name in folder.names(DIRECTORY))
     return {int(step) for name in names if _is_step(step := name.partition(".")[0])}
 
 
 def send(folder: Folder, path: Path) -> Files:
-    """Copy the files of a checkpoint on disk, without the mark; returns them.
+    """Send the files of a checkpoint on disk, without the mark; return them.
 
-    Raises RemoteError, or FileNotFoundError where it is deleted meanwhile.
+    Raises RemoteError; FileNotFoundError: the checkpoint was deleted meanwhile.
     """
-    remove(folder, int(path.name))  # a copy that was not finished
+    remove(folder, int(path.name))  # an unfinished copy
     return _send(folder, path, path.name)
 
 
 def send_part(folder: Folder, path: Path, index: int, attempt: str) -> None:
-    """Copy what the process `index` of several has saved of a checkpoint, with a mark of its own.
+    """Send the part of a checkpoint that process `index` saved, and a mark of that part.
 
-    The parts of one `attempt`, a start of the run, belong together.
+    An `attempt` is one start of the run; only parts of the same attempt belong together.
     """
     part = f"{path.name}/part_{index}"
     _remove(folder, part)
@@ -74,7 +74,7 @@ def send_part(folder: Folder, path: Path, index: int, attempt: str) -> None:
 
 
 def parts(folder: Folder, step: int, count: int, attempt: str) -> Files | None:
-    """Return the files of all parts of a checkpoint; None where some are still to come."""
+    """Return the files of all parts of a checkpoint; None if a part is missing."""
     names, found = folder.names(f"{DIRECTORY}/{step}"), {}
     for part in (f"{step}/part_{index}" for index in range(count)):
         said = _read_mark(folder, part) if f"{DIRECTORY}/{part}.json" in names else {}
@@ -85,18 +85,18 @@ def parts(folder: Folder, step: int, count: int, attempt: str) -> Files | None:
 
 
 def mark(folder: Folder, name: str, files: Mapping[str, int], attempt: str = "") -> None:
-    """Declare that all files of a checkpoint, or of a part, are there."""
+    """Write the mark of a checkpoint, or of a part, whose files are all in the bucket."""
     said = {"files": files, **({"attempt": attempt} if attempt else {})}
     folder.write(f"{DIRECTORY}/{name}.json", json.dumps(said).encode())
 
 
 def remove(folder: Folder, step: int) -> None:
-    """Delete a checkpoint; one that is half deleted does not count as one."""
+    """Delete a checkpoint, its mark first, so that a half-deleted one does not count."""
     _remove(folder, str(step))
 
 
 def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
-    """Copy a checkpoint to `path`, where it appears whole; what the bucket lost is left out."""
+    """Copy a checkpoint to `path`, which appears when it is complete; skip files that are lost."""
     place = f"{DIRECTORY}/{path.name}"
     there = folder.names(place)
     temporary = path.with_name(f"{path.name}{FETCHED}")
@@ -111,10 +111,10 @@ def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
 
 
 def _merged(path: Path) -> Path:
-    """Return the one checkpoint that the parts below a directory make, or the directory."""
+    """Merge the parts below a directory and return the merged one; without parts, the directory."""
     parts = [part for part in path.iterdir() if re.fullmatch(r"part_[0-9]{1,9}", part.name)]
     found = sorted(parts, key=lambda part: int(part.name.partition("_")[2]))
-    with contextlib.suppress(Exception):  # what is damaged is found when it is restored
+    with contextlib.suppress(Exception):  # a restore finds and reports damage
         return merge(found) if found else path
     return found[0]
 
@@ -133,7 +133,7 @@ def _remove(folder: Folder, name: str) -> None:
 
 
 def _read_mark(folder: Folder, name: str) -> dict[str, Any]:
-    """Read a mark, whose list of files may be a stranger's."""
+    """Read and check a mark; a stranger may have written its list of files."""
     where = f"{folder.url}/{DIRECTORY}/{name}.json"
     said = foreign.tree(folder.read(f"{DIRECTORY}/{name}.json"), where)
     files = said.get("files")
@@ -145,10 +145,10 @@ def _read_mark(folder: Folder, name: str) -> dict[str, Any]:
 
 
 def readable(url: str) -> tuple[Path, Callable[[int], None]]:
-    """Return a directory of this machine that stands for a run in a bucket, for readers.
+    """Return a local directory with the metadata of a bucket's checkpoints, and a function.
 
-    It has what describes each checkpoint. The function that is returned with it fetches the arrays
-    of one step too. What was read before is not read again.
+    The function fetches the arrays of one step into that directory. Neither fetches a file again
+    that is there already.
     """
     folder, place = (
         Folder(url),
@@ -192,7 +192,7 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Wait until no other process of this machine changes the directory."""
+    """Lock the directory against other processes of this machine; wait for them first."""
     with (place / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -32,11 +32,11 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 
 @functools.cache
 def silence_orbax() -> None:
-    """Hide the lines and tracebacks that Orbax emits besides raising; `Checkpointer` logs its own.
+    """Hide what Orbax logs besides raising an error; `Checkpointer` logs the error.
 
-    When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
-    ignored" tracebacks of hundreds of lines, some of them at a later garbage collection. What is
-    left of a failed save or load are coroutines, of which vit_jax has none of its own.
+    When one array of a damaged checkpoint fails to load, the reads of all others print "exception
+    ignored" tracebacks of hundreds of lines, some at a later garbage collection. A failed save or
+    load also leaves coroutines behind; vit_jax has no coroutines of its own.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_not_from_orbax)
@@ -44,7 +44,7 @@ def silence_orbax() -> None:
     before = sys.unraisablehook
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
-        if sys.is_finalizing():  # the modules that this needs may be gone
+        if sys.is_finalizing():  # modules that this function needs may be gone
             return
         frames = traceback.extract_tb(unraisable.exc_traceback)
         closed = str(unraisable.exc_value) == "Event loop is closed"
@@ -55,16 +55,16 @@ def silence_orbax() -> None:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those it came from, in which Orbax hides the true one."""
+    """Yield an error and its causes, among which is the one that Orbax hides."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def reading_error(error: BaseException) -> str | None:
-    """Return why this machine did not let a checkpoint be read; None if none of its reasons.
+    """Return why this machine could not read a checkpoint; None if the checkpoint is at fault.
 
-    A file that is not there, or a directory in its place, is no such reason: it is damage.
+    A missing file, or a directory in its place, is damage to the checkpoint.
     """
     for link in chain(error):
         number = link.errno if isinstance(link, OSError) else None
@@ -83,7 +83,7 @@ def reading_error(error: BaseException) -> str | None:
 
 
 def cause(error: BaseException) -> str:
-    """Return in one short line why a save failed."""
+    """Return the cause of a failed save as one short line."""
     links = [getattr(link, "strerror", None) or str(link) for link in chain(error)]
     code = re.search(r"os_error_code='(\d+)'", "\n".join(links))
     return os.strerror(int(code[1])) if code else links[-1].split("\n")[0][:160]
@@ -96,7 +96,7 @@ class SaveFailed(UserError):
 
 
 class Ended(NamedTuple):
-    """How a save ended; `damaged` if what is there is not what was saved."""
+    """How a save ended; `damaged` if the files do not hold what was saved."""
 
     step: int
     manifest: Manifest
@@ -105,7 +105,7 @@ class Ended(NamedTuple):
 
 
 def agreed(ended: Ended) -> Ended:
-    """Return how a save ended that all processes made: well only where it did in each."""
+    """Return how a save of all processes ended: it failed if it failed in one of them."""
     if jax.process_count() == 1:
         return ended
     state = np.asarray(0 if ended.failed is None else 2 if ended.damaged else 1)

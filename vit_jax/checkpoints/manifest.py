@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept beside a checkpoint's arrays, to know what they were and that they are whole.
+"""The manifest of a checkpoint: names, shapes and checksums of its arrays, metadata and metrics.
 
-Each array has a checksum of 32 bits, against accidents (bit rot, torn writes), not against
-tampering. It depends on values alone: a state saved on 8 devices and read on 1 has the same.
+The checksum of an array has 32 bits and protects against accidents (bit rot, torn writes), not
+against tampering. It depends on the values alone, so it is the same on 8 devices and on 1.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class Damaged(Exception):
-    """Why one checkpoint cannot be used, in words for a person."""
+    """A checkpoint cannot be used; the message says why, for a person."""
 
 
-class Unreadable(UserError):
+class Inaccessible(UserError):
     """A checkpoint may be intact, but the operating system does not let it be read now."""
 
     status = IO_ERROR
@@ -45,14 +45,14 @@ class Manifest:
     """The description of one saved state."""
 
     leaves: dict[str, Any]  # name -> (dtype, shape, digest) of every array
-    metadata: dict[str, Any]  # whatever the caller gave, as JSON
+    metadata: dict[str, Any]  # what the caller passed, as JSON
     metrics: dict[str, float]  # name -> value at that step
 
 
 def describe(
     state: trees.PyTree, metadata: Mapping[str, Any], metrics: Mapping[str, SupportsFloat]
 ) -> Manifest:
-    """Describe a state, once its arrays are computed; NaN and infinity are refused (NonFinite)."""
+    """Describe a state, waiting for its arrays; raises NonFinite: one holds NaN or infinity."""
     sums, bad = examine(state)
     if bad:
         raise NonFinite(
@@ -63,18 +63,18 @@ def describe(
         name: (str(leaf.dtype), list(leaf.shape), sums[name])
         for name, leaf in trees.named_leaves(state)
     }
-    now = json.loads(json.dumps(metadata))  # the run goes on with its own
+    now = json.loads(json.dumps(metadata))  # a copy: the run changes its own
     return Manifest(leaves, now, {name: float(v) for name, v in metrics.items()})
 
 
 def pack(manifest: Manifest) -> dict[str, Any]:
-    """Turn a manifest into JSON that notices its own damage."""
+    """Turn a manifest into JSON with a checksum of its own."""
     text = json.dumps(dataclasses.asdict(manifest))
     return {"format": _FORMAT, "record": text, "crc32": zlib.crc32(text.encode())}
 
 
 def unpack(packed: Any) -> Manifest:
-    """Undo `pack`; anything else than what it returned is Damaged."""
+    """Undo `pack`; raises Damaged: `packed` is not what `pack` returned."""
     with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError, RecursionError):
         text = packed["record"]
         if zlib.crc32(text.encode()) == packed["crc32"]:
@@ -85,7 +85,7 @@ def unpack(packed: Any) -> Manifest:
 
 
 def _is_usual(manifest: Manifest) -> bool:
-    """Return whether a manifest's values are of the kinds that `describe` gives them."""
+    """Return whether a manifest's values have the types that `describe` gives them."""
     names = manifest.metadata.get("class_names", [])
     settings = manifest.metadata.get("config", {})
     own = manifest.metadata.get("own_parameters", [])
@@ -111,7 +111,7 @@ def _is_dtype(name: Any) -> bool:
 
 
 def check_structure(manifest: Manifest, abstract: trees.PyTree, path: Path) -> None:
-    """Refuse saved arrays of other names, shapes or dtypes than those wanted; list the first."""
+    """Raise UserError where names, shapes or dtypes of saved and wanted arrays differ."""
     saved = {n: f"{dtype}{shape}" for n, (dtype, shape, _) in manifest.leaves.items()}
     wanted = {n: f"{x.dtype}{list(x.shape)}" for n, x in trees.named_leaves(abstract)}
     lines = [
@@ -130,15 +130,15 @@ def check_structure(manifest: Manifest, abstract: trees.PyTree, path: Path) -> N
 
 
 def verify(manifest: Manifest, state: trees.PyTree) -> None:
-    """Compare the digests of what was restored with those saved; those that differ are Damaged."""
+    """Compare the digests of a restored state with the saved ones; raises Damaged: some differ."""
     sums = digests(state)
     wrong = [name for name, digest in sums.items() if manifest.leaves[name][2] != digest]
     if wrong:
         raise Damaged(f"{some(wrong, 3)} changed since being saved (checksum)")
 
 
-def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:
-    """Raise `Unreadable` with the system's reason in place of an OSError."""
+def raising_inaccessible(do: Callable[..., T]) -> Callable[..., T]:
+    """Raise `Inaccessible` with the system's reason in place of an OSError."""
 
     @functools.wraps(do)
     def wrapped(*args: Any) -> T:
@@ -146,23 +146,23 @@ def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:
             return do(*args)
         except OSError as error:
             reason = f"{error.strerror} (errno {error.errno})"
-            raise Unreadable(f"cannot use {error.filename}: {reason}") from error
+            raise Inaccessible(f"cannot use {error.filename}: {reason}") from error
 
     return wrapped
 
 
 def on_all_processes(do: Callable[[], T]) -> T:
-    """Return `do()`, which reads files; if one process cannot, or finds damage, all raise."""
+    """Return `do()`, which reads files; if it fails in one process, all processes raise."""
     value, failure = None, None
     try:
         value = do()
-    except (Damaged, Unreadable) as error:
+    except (Damaged, Inaccessible) as error:
         failure = error
     if jax.process_count() > 1:
-        failed = {None: 0, Damaged: 1, Unreadable: 2}[type(failure) if failure else None]
+        failed = {None: 0, Damaged: 1, Inaccessible: 2}[type(failure) if failure else None]
         worst = multihost_utils.process_allgather(np.asarray(failed)).max()
         if worst == 2 and failed != 2:
-            failure = Unreadable("another process cannot read its files; its line says why")
+            failure = Inaccessible("another process cannot read its files; its line says why")
         elif worst == 1 and failed == 0:
             failure = Damaged("another process finds it damaged")
     if failure is not None:
@@ -171,7 +171,7 @@ def on_all_processes(do: Callable[[], T]) -> T:
 
 
 def _words(x: Array) -> UInt32[Array, "*shape"]:
-    """View an array as unsigned words, 64-bit elements as two of them."""
+    """View an array as unsigned words; an element of 64 bits gives two."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if x.dtype == jnp.bool_:
@@ -182,7 +182,7 @@ def _words(x: Array) -> UInt32[Array, "*shape"]:
 
 @jax.jit
 def _digest(x: Array) -> tuple[Array, Array]:
-    """Return the digest, and whether every number is finite: one pass over the array."""
+    """Return the digest, and whether every number is finite, in one pass over the array."""
     words = _words(x)
     # Row-major position, by axis: a reshape to one axis would gather a sharded array.
     index = jnp.zeros(words.shape, jnp.uint32)
@@ -195,7 +195,7 @@ def _digest(x: Array) -> tuple[Array, Array]:
 
 
 def _host_digest(x: np.ndarray) -> tuple[np.uint32, bool]:
-    """Do what `_digest` does without a program for each shape, of which a start would wait."""
+    """Compute `_digest` with NumPy: at the start of a run, compiling for each shape takes time."""
     words = np.ravel(x).view(f"u{min(x.dtype.itemsize, 4)}").astype(np.uint32, copy=False)
     weights = np.arange(1, 2 * words.size, 2, dtype=np.uint32)
     return np.sum(words * weights, dtype=np.uint32), bool(np.isfinite(x).all())

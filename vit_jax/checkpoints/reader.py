@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a checkpoint of another run, or a part of it, to host memory; nothing there is changed."""
+"""Read a checkpoint of another run, whole or in part, to host memory, and change nothing there."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +21,7 @@ BEST, LATEST = "best", "latest"
 
 
 class Saved(NamedTuple):
-    """One checkpoint: where it is and what is kept beside its arrays."""
+    """One checkpoint: its place and its manifest."""
 
     path: Path
     step: int
@@ -32,8 +32,8 @@ class Saved(NamedTuple):
 def find(directory: str | Path, which: str = "") -> Saved:
     """Return one checkpoint of a run, given its directory or that of its checkpoints.
 
-    `which` is a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
-    the run keeps the best and one was measured, else the latest.
+    `which` is a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best if the
+    run keeps the best and has measured it, else the latest.
 
     Raises UserError: no such checkpoint, or one that is damaged.
     """
@@ -90,12 +90,12 @@ def _checkpoints(directory: Path, url: str) -> Path:
 
 
 def _best(place: Path, steps: list[int], *, must: bool) -> int:
-    """Rank as the run itself does, by the newest settings that can be read."""
+    """Return the step that the run itself ranks best, by its newest readable settings."""
     metrics, settings = {}, {}
     for step in steps:
         try:
             found = storage.read_manifest(place / str(step))
-        except Damaged:  # raised only for the requested checkpoint
+        except Damaged:  # only the requested checkpoint must be intact
             continue
         metrics[step] = found.metrics
         settings = found.metadata.get("config", {}).get("checkpoint", {})

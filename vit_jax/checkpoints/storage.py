@@ -2,11 +2,9 @@
 """Checkpoints on disk: one written and read with Orbax v1 (orbax.readthedocs.io), others removed.
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
-of contents, which manifest.py has. Only this file uses Orbax; failures.py knows its errors.
-
-A save of one process of several that share no disk, which Orbax has a save of all for.
-
-Each process is told that it saves alone: it writes the shards of which it has the first copy.
+of contents, which manifest.py has, and no save of one process of several that share no disk: here
+each is told that it saves alone, and writes the shards of which it has the first copy. Only this
+file uses Orbax; failures.py knows its errors.
 """
 
 import contextlib
@@ -27,23 +25,32 @@ from orbax.checkpoint import v1 as ocp
 from vit_jax import trees
 from vit_jax.checkpoints import manifest as manifest_lib
 from vit_jax.checkpoints.failures import chain, reading_error
-from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable
+from vit_jax.checkpoints.manifest import Damaged, Inaccessible, Manifest
 from vit_jax.errors import some
 
-_DESCRIPTOR = 1000  # of the directory, a number that is free in all processes of a run
+_DESCRIPTOR = 1000  # a file descriptor's number that is free in all processes of a run
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+_ARRAYS = "state"  # the folder of a step that holds its arrays
+_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+FETCHED = f"{_TEMPORARY}-fetched"  # in the name of a step that is being copied from a bucket
+_RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
+_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a failed save may still be writing
+_DELETED = ".deleted"  # renamed before removal, so that a kill leaves no half of a checkpoint
+_DAMAGED = ".damaged"  # kept under this name, so that somebody can rescue parts of it
 
 
 def prepare(context: Any, path: Path) -> Path:
-    """Set an `ocp.Context` up for such a save, and return the path to give to Orbax.
+    """Set up an `ocp.Context` for a save of one process alone; return the path to give to Orbax.
 
-    Orbax compares the paths of all processes. Those of one machine have to differ and look alike,
-    as by a descriptor's number.
+    Orbax requires the same path in all processes, but each process saves to its own directory. So
+    the path names the directory by a file descriptor, whose number is the same in all processes.
     """
     index = jax.process_index()
     context.multiprocessing.primary_host = index
     context.multiprocessing.active_processes = {index}
     context.multiprocessing.barrier_sync_key_prefix = f"process_{index}"
-    # In the background, Orbax's signal that one process has its directory would serve all.
+    # In the background, one process's signal that its directory exists would count for all.
     context.asynchronous.create_directories_asynchronously = False
     context.array.saving.array_metadata_store = _alone(context.array.saving.array_metadata_store)
     directory = os.open(path.parent, os.O_RDONLY)
@@ -53,34 +60,22 @@ def prepare(context: Any, path: Path) -> Path:
 
 
 def _alone(store: Any) -> Any:
-    """Return Orbax's store of arrays' metadata for a directory that has one process's alone."""
+    """Return Orbax's store of array metadata for a directory with the metadata of one process."""
 
     class Alone(type(store)):
         async def read(self, checkpoint_dir: Any, process_index: int | None = None) -> Any:
             found = await super().read(checkpoint_dir, process_index)
             if process_index is None and found and len(found) == 1:
-                # What Orbax checks here is that all processes have written the same.
+                # Orbax checks here that all processes have written the same.
                 return dict.fromkeys(range(jax.process_count()), *found.values())
             return found
 
     return Alone()
 
 
-_log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-_ARRAYS = "state"  # the folder of a step that holds them
-_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
-FETCHED = f"{_TEMPORARY}-fetched"  # of a step that is copied from a bucket
-_RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
-_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
-_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
-_DAMAGED = ".damaged"  # set aside under this name: whoever wants to rescue some of it can
-
-
 @dataclasses.dataclass(frozen=True)
 class HostLeaf:
-    """A wanted leaf that is to be a numpy array, whole on every process."""
+    """Asks `load` for a leaf as a numpy array, whole on every process."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -89,15 +84,15 @@ class HostLeaf:
 def save_async(
     path: Path, state: trees.PyTree, manifest: Manifest, own: bool = False
 ) -> Callable[[], Any]:
-    """Start a save, and return once `state` is copied to the host: what waits for its end.
+    """Start a save; once `state` is copied to the host, return a function that waits for its end.
 
-    With `own` every process has a `path` of its own, where it saves what only it holds: `merge`.
+    With `own` every process has its own `path` and saves there what only it holds; see `merge`.
     """
     context = ocp.Context()
     if own:
         path = prepare(context, path)
-    # Orbax cuts replicated arrays up for their devices to save a part each; below this size (in
-    # bytes) each cut, a compiled program of its own, costs more than it saves.
+    # Orbax cuts replicated arrays so that each device saves a part. Each cut is a compiled program;
+    # below this size, in bytes, it costs more than it saves.
     context.array.saving.min_slice_bytes_for_replica_parallel = 2**20
     with context:
         return ocp.save_async(str(path), state, custom_metadata=manifest_lib.pack(manifest)).result
@@ -106,19 +101,20 @@ def save_async(
 def read_back(path: Path, manifest: Manifest) -> None:
     """Read a finished checkpoint's manifest, and look for each of its arrays, as a restore does.
 
-    What is not there is Damaged, what the operating system does not let be read Unreadable. Either
-    may be so for a moment, and is tried again.
+    Raises Damaged if something is missing, Inaccessible if the operating system does not let it be
+    read. Either may last only a moment, so a second try follows.
     """
     for pause in _RETRIES:
         try:
             return _read_back(path, manifest)
-        except (Damaged, Unreadable):
+        except (Damaged, Inaccessible):
             time.sleep(pause)
     return _read_back(path, manifest)
 
 
 def _read_back(path: Path, manifest: Manifest) -> None:
-    if manifest_lib.pack(read_manifest(path)) != manifest_lib.pack(manifest):  # a NaN is not itself
+    # Compared as text: a NaN is not equal to itself.
+    if manifest_lib.pack(read_manifest(path)) != manifest_lib.pack(manifest):
         raise Damaged("its metadata is not what was saved")
     try:
         there = set(_arrays(path).list().result())
@@ -135,36 +131,36 @@ def _arrays(path: Path) -> ts.KvStore:
 
 
 def merge(parts: Sequence[Path]) -> Path:
-    """Let the first of the parts that processes saved on their own disks hold what all hold."""
+    """Copy the arrays of all processes' parts of a checkpoint into the first part; return that."""
     whole = _arrays(parts[0])
     for part in map(_arrays, parts[1:]):
-        for key in part.list().result():  # an array's part lies under a key of its own
+        for key in part.list().result():  # no two parts have a key in common
             whole.write(key, part.read(key).result().value).result()
     return parts[0]
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what is kept beside a checkpoint's arrays, or raise Damaged or Unreadable."""
+    """Read a checkpoint's manifest, or raise Damaged or Inaccessible."""
     try:
         return _twice(path, lambda: manifest_lib.unpack(ocp.metadata(str(path)).custom_metadata))
-    except (Damaged, Unreadable):
+    except (Damaged, Inaccessible):
         raise
     except Exception:
         raise Damaged("its metadata is missing or undecodable") from None
 
 
 def load(path: Path, abstract: trees.PyTree, manifest: Manifest) -> trees.PyTree:
-    """Read the arrays of `abstract`; what else the checkpoint holds stays unread.
+    """Read the arrays of `abstract`, and no others.
 
     The leaves of `abstract` are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain dicts; `manifest`
-    names what cannot be read.
+    supplies the names of arrays for messages. `manifest.verify` checks the values afterwards.
 
-    Raises Damaged: an array is missing or cannot be decoded (whether it is what was saved is for
-    `manifest.verify`), or Unreadable: the operating system does not let it be read.
+    Raises Damaged: an array is missing or cannot be decoded; Inaccessible: the operating system
+    does not let it be read.
     """
     try:
         return _twice(path, lambda: _load(path, abstract))
-    except Unreadable:
+    except Inaccessible:
         raise
     except Exception as error:
         text = "\n".join(str(link) for link in chain(error))
@@ -179,7 +175,7 @@ def _load(path: Path, abstract: trees.PyTree) -> trees.PyTree:
     context.pytree.loading.partial_load = True
     with context:
         state = ocp.load(str(path), jax.tree.map(_placed, abstract))
-    # Without the file that marks numbers as a PRNG key, Orbax returns the numbers.
+    # If the file that marks an array as a PRNG key is missing, Orbax returns its numbers.
     for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
         if leaf.dtype != wanted.dtype:
             raise TypeError(f"{leaf.dtype} is not {wanted.dtype}")
@@ -187,9 +183,9 @@ def _load(path: Path, abstract: trees.PyTree) -> trees.PyTree:
 
 
 def _twice(path: Path, do: Callable[[], T]) -> T:
-    """Return `do()`, tried twice: it may fail for a moment, as when too many files are open.
+    """Return `do()`, tried twice: a failure may be momentary, such as too many open files.
 
-    One of several processes does not try alone what all do together.
+    With several processes it is tried once: all of them take part, and one cannot repeat it alone.
     """
     for last in (jax.process_count() > 1, True):
         try:
@@ -203,10 +199,10 @@ def _twice(path: Path, do: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def _why(path: Path, error: BaseException) -> Unreadable | None:
-    """Return the error of a file that cannot be read now; its contents may be intact.
+def _why(path: Path, error: BaseException) -> Inaccessible | None:
+    """Return an Inaccessible error if the system does not let a file be read now, else None.
 
-    Every file is tried: Orbax takes some that it cannot open for files that are not there.
+    Tries to read every file, since Orbax reports some files that it cannot open as missing.
     """
 
     def stop(error: OSError) -> None:
@@ -222,13 +218,13 @@ def _why(path: Path, error: BaseException) -> Unreadable | None:
         found = reading_error(unopened)
     if found is None:
         return None
-    return Unreadable(
+    return Inaccessible(
         f"cannot read checkpoint {path}: {found}; it was not changed; mend that and start again"
     )
 
 
 def _placed(leaf: Any) -> Any:
-    """Put a leaf without a sharding on one device: Orbax would want the devices of the save."""
+    """Put a leaf without a sharding on one device; Orbax would use the devices of the save."""
     if isinstance(leaf, HostLeaf) or leaf.sharding is not None:
         return leaf
     one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -236,7 +232,7 @@ def _placed(leaf: Any) -> Any:
 
 
 def delete(path: Path) -> None:
-    """Delete an intact checkpoint; a disk that does not allow it keeps it."""
+    """Delete an intact checkpoint; if the disk does not allow it, keep it."""
     with contextlib.suppress(OSError):
         doomed = path.with_name(f"{path.name}{_DELETED}")
         path.rename(doomed)
@@ -253,7 +249,7 @@ def set_aside(path: Path) -> None:
 
 
 def clear(directory: Path) -> None:
-    """Remove what saves and deletions left that failed or were killed."""
+    """Remove the remains of saves and deletions that failed or were killed."""
     with contextlib.suppress(OSError):  # the disk is gone; the save will raise
         doomed = [*directory.glob(f"*{_TEMPORARY}*"), *directory.glob(f"*{_DELETED}")]
         for pause in _PAUSES:
@@ -266,9 +262,9 @@ def clear(directory: Path) -> None:
 
 
 def try_to_write(directory: Path) -> None:
-    """Do what a save does first, or raise Damaged with the system's reason.
+    """Create and remove a directory, as a save does first; raise Damaged with the system's reason.
 
-    Where that fails, Orbax's threads wait for it for 20 minutes.
+    If that failed in a save, Orbax's threads would wait for 20 minutes.
     """
     try:
         os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=directory))

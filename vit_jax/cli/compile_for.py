@@ -32,7 +32,7 @@ class Examined:
     """A compiled program, its text, and the collectives in it."""
 
     compiled: topology.Compiled
-    program: hlo.Program
+    program: hlo.HloModule
     collectives: Sequence[hlo.Collective]
 
     @property

@@ -25,7 +25,7 @@ from vit_jax.process.escapes import cell, lines, terminal
 from vit_jax.storage import files
 
 
-class Format(enum.StrEnum):
+class AnswerFormat(enum.StrEnum):
     """How results are written."""
 
     TABLE = "table"
@@ -33,7 +33,12 @@ class Format(enum.StrEnum):
     CSV = "csv"
 
 
-_SUFFIXES = {"": Format.TABLE, ".txt": Format.TABLE, ".jsonl": Format.JSONL, ".csv": Format.CSV}
+_SUFFIXES = {
+    "": AnswerFormat.TABLE,
+    ".txt": AnswerFormat.TABLE,
+    ".jsonl": AnswerFormat.JSONL,
+    ".csv": AnswerFormat.CSV,
+}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -52,7 +57,7 @@ class Predict(ModelOptions):
 
     images: tuple[str, ...] = model_options.images()
     top: int = flag(5, "classes of each image", least=1)
-    format: Format | None = flag(
+    format: AnswerFormat | None = flag(
         None,
         "a table for reading, by default; jsonl: a line of JSON an image, a broken one has "
         '"error"; csv: a row for each image and rank, none for a broken image',
@@ -97,10 +102,10 @@ def predict(given: Predict, found: Trained) -> int:
     return 1 if broken else 0
 
 
-def _format(given: Predict) -> Format:
+def _format(given: Predict) -> AnswerFormat:
     suffix = given.out.suffix.lower() if given.out else ""
     if not given.format and suffix not in _SUFFIXES:
-        advice = f"name it .csv, .jsonl or .txt (a table), or add --format={'|'.join(Format)}"
+        advice = f"name it .csv, .jsonl or .txt (a table), or add --format={'|'.join(AnswerFormat)}"
         raise UserError(f"--out={given.out}: no format is known by {suffix!r}; {advice}")
     return given.format or _SUFFIXES[suffix]
 
@@ -115,11 +120,11 @@ def _sink(out: Path | None) -> contextlib.AbstractContextManager[Any]:
         return open(out, "w", encoding="utf-8", errors="backslashreplace")
 
 
-def _writers(form: Format, images: Sequence[str]) -> tuple[str, Callable[[Answer], str]]:
+def _writers(form: AnswerFormat, images: Sequence[str]) -> tuple[str, Callable[[Answer], str]]:
     """Return what comes first, and what a result is written as."""
-    if form is Format.JSONL:
+    if form is AnswerFormat.JSONL:
         return "", _as_json
-    if form is Format.CSV:
+    if form is AnswerFormat.CSV:
         return "file,rank,class,name,probability\n", _as_csv
     width = min(max(len(shown(name)) for name in images), 60)
 

@@ -30,7 +30,7 @@ _FAR = 32  # threads of reads from a bucket, most of which wait for it
 _MOST = 50  # files that a check lists on the terminal
 
 
-class Format(enum.StrEnum):
+class DatasetFormat(enum.StrEnum):
     """What a dataset is written as; AS_IS writes nothing but what makes it readable."""
 
     AS_IS = "as_is"
@@ -59,7 +59,7 @@ class Prepare(Options):
         ask="which dataset? name one of TFDS, such as cifar10, or folder:DIR, tar:PATTERN, ...",
     )
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")
-    to: Format = flag(Format.AS_IS, "arrayrecord: copy any dataset to --out")
+    to: DatasetFormat = flag(DatasetFormat.AS_IS, "arrayrecord: copy any dataset to --out")
     check: bool = flag(False, "read and decode every image, and list those that cannot be used")
     out: Path = flag(
         Path(),
@@ -77,11 +77,11 @@ class Prepare(Options):
 
 def prepare(given: Prepare) -> int | None:
     """Write the dataset, unless it is there; or check it, and return 65 if anything is amiss."""
-    if given.check and given.to is not Format.AS_IS:
+    if given.check and given.to is not DatasetFormat.AS_IS:
         raise UserError("--check reads and --to writes; give one of them")
     if given.check:
         return _check(given)
-    if given.to is Format.ARRAYRECORD:
+    if given.to is DatasetFormat.ARRAYRECORD:
         _copy(given)
         return None
     from vit_jax.data import full_name

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`vit_jax probe --from=RUN`: how good frozen features are; features to disk.
 
-`vit_jax probe --dataset=masks:DIR`: how well a model's patches segment images.
-
-The options of `vit_jax probe`.
+With `--dataset=masks:DIR` it measures how well a model's patches segment images.
 """
 
 import dataclasses
@@ -11,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vit_jax import data, errors, models
 from vit_jax.cli.parsing import model_options, options
@@ -39,8 +37,7 @@ from vit_jax.storage import files
 from vit_jax.visual import mask_sheets
 from vit_jax.visual.evaluation import draw_shots
 
-if TYPE_CHECKING:
-    pass
+_PICTURED = 6  # test images of a picture
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -94,9 +91,6 @@ class Probe(InputOptions):
         None, "draw fewshot's accuracy against the shots; of masks:DIR masks", "FILE.png"
     )
     force: bool = flag(False, "replace what is there")
-
-
-_PICTURED = 6  # test images of a picture
 
 
 def probe_masks(given: "Probe", found: Trained, layers: Layers, usual: Sequence[str]) -> int:

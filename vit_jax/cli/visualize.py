@@ -23,7 +23,7 @@ _OUT = Path("runs/visualize")
 
 
 @dataclasses.dataclass(kw_only=True)
-class Attention(ModelOptions):
+class VisualizeAttention(ModelOptions):
     """Draws where a model looks: NAME_attention.png of each image, and attention_distance.png.
 
     The first shows it over the image, in all and by layer and head, the second how far heads look.
@@ -88,7 +88,7 @@ class Augmentations(ConfigOptions):
     out: Path = flag(_OUT, "where to", "DIR")
 
 
-def attention(given: Attention, found: Trained) -> int:
+def attention(given: VisualizeAttention, found: Trained) -> int:
     """Draw the sheets of images; returns 1 where one was broken, else 0."""
     check(found.model)
     choice = attention_sheets.Choice(*(_numbers(name, given) for name in ("layers", "heads")))
@@ -123,7 +123,7 @@ def _print(lines: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _numbers(name: str, given: Attention) -> tuple[int, ...] | str:
+def _numbers(name: str, given: VisualizeAttention) -> tuple[int, ...] | str:
     """Read "0,3,11" or "none" as numbers; "" and "all" stay what they are."""
     text, words = getattr(given, name), ("all", "none")[: 1 if name == "layers" else 2]
     if text in ("", *words):
@@ -164,7 +164,7 @@ def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[
 # Each mode reads the rest of the command line and has flags of its own.
 _MODES = {
     "--augmentations": (Augmentations, augmentations, _read_augmentations),
-    "--attention": (Attention, attention, model_options.read),
+    "--attention": (VisualizeAttention, attention, model_options.read),
     "--reconstruct": (Reconstruct, reconstruct, model_options.read),
     "--weights": (Weights, weights, model_options.read),
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's config as JSON: written beside its checkpoints, read back, compared with a later one.
 
-Configs out of files: what a config file returns, and a run's config.json.
+`load` reads a config from either kind of file, a config file in Python or a run's config.json.
 """
 
 import dataclasses
@@ -99,7 +99,7 @@ def _defaults(tree: Mapping[str, Any]) -> Config:
 
 
 def _as_it_was(data: Tree, evals: Mapping[str, Tree]) -> tuple[Tree, dict[str, Tree]]:
-    """Give one's own images the rules by which runs read them before there was a choice."""
+    """Add the old rules to names of a user's own images, which runs without a choice read by."""
     rules = f"{KINDS[0]}?rules=1"  # any name that has them
 
     def named(values: Tree, key: str) -> Tree:
@@ -133,11 +133,11 @@ def upgraded(tree: Mapping[str, Any]) -> Tree:
 
 
 def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]:
-    """Let a run that is continued read its data as it did before some fields were there.
+    """Let a continued run read its data as before some fields existed.
 
     Args:
-        cfg: the run as it is asked for now.
-        saved: the `to_json` tree that it was begun with; {} of a run that begins now.
+        cfg: the config that is asked for now.
+        saved: the `to_json` tree with which the run began; {} for a run that begins now.
 
     Returns:
         The config with those of the fields that `saved` lacks and that `cfg` leaves at their
@@ -209,7 +209,7 @@ def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
 def load(path: Path, argument: str | None) -> "Config":
     """Return what get_config() of a file returns, called with the argument where there is one.
 
-    Of a run's config.json, the config that it was started with.
+    For a run's config.json, return the config with which the run was started.
 
     Raises UserError: whatever the file raises, or a get_config() that returns something else.
     """

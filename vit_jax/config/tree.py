@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Config of one run: each component's own dataclass, composed.
 
-What a config leaves to the data, and its durations in steps.
-
-What a run does about losses that are not finite, losses that jump, and waits without an end.
+`fitted` fills in what a config leaves to the data, and `plan` gives its durations in steps. What a
+run does about losses that are not finite or jump, and about waits without an end, is here too.
 """
 
 import dataclasses
@@ -26,6 +25,7 @@ from vit_jax.settings.fields import group, value
 from vit_jax.weights.config import InitConfig
 
 WINDOW = 128  # finite losses that a spike is measured against
+_AUTO = "auto"
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -123,9 +123,6 @@ class Config:
     seed: int = 0
 
 
-_AUTO = "auto"
-
-
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """A run's durations in steps; 0 means "only at the end"."""
@@ -148,7 +145,7 @@ def metric_periods(cfg: Config) -> dict[str, str]:
 
 
 def fitted(cfg: Config, num_examples: int, num_classes: int) -> Config:
-    """Return the config with what it leaves to the data; the same one where it leaves nothing.
+    """Fill in the fields that a config leaves to the data; return the same config if none is left.
 
     Raises UserError: with that it does not go together.
     """

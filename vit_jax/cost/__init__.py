@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model costs: FLOPs, memory, parameters, and the peak its hardware is measured by."""
+"""What a step costs, by shapes or by a compiler: FLOPs, memory, traffic, time."""

@@ -11,8 +11,7 @@ from jax.extend import core
 
 from vit_jax.devices import hardware
 from vit_jax.models.resample import resized_parameter
-
-PyTree = Any
+from vit_jax.trees import PyTree
 
 
 def count(fn: Callable[..., Any], *args: PyTree) -> int:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XLA's text of a compiled program: instructions, how often each is run, the largest arrays.
+"""What XLA's text of a compiled program says: its instructions, largest arrays and collectives.
 
-What a compiled program moves between devices: kind, mesh axes, bytes, and what hides it.
+Instructions come with how often each is run; what moves between devices comes with its kind, mesh
+axes and bytes, and with what hides it.
 """
 
 import dataclasses
@@ -24,6 +25,11 @@ _CALLED = re.compile(
 _NO_MEMORY = {"parameter", "get-tuple-element", "tuple", "bitcast", "while", "constant", "call"}
 _NO_MEMORY |= {"conditional", "optimization-barrier", "after-all", "copy-start"}
 _NO_MEMORY |= {"send", "send-done", "recv", "recv-done"}
+Groups = tuple[tuple[int, ...], ...]
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+SLICES = "slices"  # in place of axes: over the network between slices of TPUs
+# What takes a device's time: while one of these runs, what was started before it moves.
+_COMPUTE = ("fusion", "dot", "convolution", "custom-call", "while", "call", "reduce", "scatter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Instruction:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class HloModule:
     """A compiled module: its instructions by computation, in the order in which they are run."""
 
     entry: str
@@ -97,7 +103,7 @@ class Visit(NamedTuple):
     loops: int
 
 
-def parse(text: str) -> Program:
+def parse(text: str) -> HloModule:
     """Parse `compiled.as_text()`."""
     computations: dict[str, list[Instruction]] = {}
     entry, body = "", []
@@ -107,7 +113,7 @@ def parse(text: str) -> Program:
             entry = header[2] if header[1] else entry
         elif start := _INSTRUCTION.match(line):
             body.append(_instruction(start[2], line[start.end() :]))
-    return Program(entry, computations)
+    return HloModule(entry, computations)
 
 
 def arrays(text: str) -> list[Array]:
@@ -118,7 +124,7 @@ def arrays(text: str) -> list[Array]:
     ]
 
 
-def schedules(program: Program, visit: Visit | None = None) -> Iterator[Visit]:
+def schedules(program: HloModule, visit: Visit | None = None) -> Iterator[Visit]:
     """Walk the computations that are run, from the entry on, with their times in a run."""
     visit = visit or Visit(program.entry, 1, 0)
     yield visit
@@ -137,7 +143,7 @@ def schedules(program: Program, visit: Visit | None = None) -> Iterator[Visit]:
                 yield from schedules(program, visit._replace(name=name))
 
 
-def trip_count(program: Program, loop: Instruction) -> int:
+def trip_count(program: HloModule, loop: Instruction) -> int:
     """Return how often a `while` runs its body; 1 where the text has no count.
 
     XLA writes known_trip_count where it found one; else the condition compares with a constant.
@@ -187,7 +193,7 @@ class Temporary:
     layer: str
 
 
-def largest(program: Program, least: int = 2**20) -> list[Temporary]:
+def largest(program: HloModule, least: int = 2**20) -> list[Temporary]:
     """List the arrays of at least so many bytes in main memory, the largest first.
 
     These are the results of what the entry and the loops' bodies run, without the program's own: a
@@ -237,7 +243,7 @@ def layer(op_name: str) -> str:
     return when + "/".join(parts[-4:])
 
 
-def estimated_cycles(program: Program) -> int | None:
+def estimated_cycles(program: HloModule) -> int | None:
     """Sum the cycles that a TPU's compiler writes beside each fusion, over loops; None without."""
     found = []
     for visit in schedules(program):
@@ -245,13 +251,6 @@ def estimated_cycles(program: Program) -> int | None:
             if cycles := re.search(r'"estimated_cycles":"(\d+)"', x.rest):
                 found.append(visit.times * int(cycles[1]))
     return sum(found) if found else None
-
-
-Groups = tuple[tuple[int, ...], ...]
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-SLICES = "slices"  # in place of axes: over the network between slices of TPUs
-# What takes a device's time: while one of these runs, what was started before it moves.
-_COMPUTE = ("fusion", "dot", "convolution", "custom-call", "while", "call", "reduce", "scatter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +280,7 @@ class Collective:
     op_name: str
 
 
-def find(program: Program, axis_sizes: Mapping[str, int]) -> list[Collective]:
+def find(program: HloModule, axis_sizes: Mapping[str, int]) -> list[Collective]:
     """List the collectives of a program for a mesh of these axes, outermost first."""
     found = []
     for visit in schedules(program):
@@ -389,7 +388,7 @@ def _between_slices(schedule: Sequence[Instruction], start: int, visit: Visit) -
     )
 
 
-def _core(program: Program, instruction: Instruction) -> Instruction | None:
+def _core(program: HloModule, instruction: Instruction) -> Instruction | None:
     """Return the collective that a line starts or is, or None.
 
     A TPU's asynchronous collective is a fusion that holds it and a call of AsyncCollectiveStart;
@@ -424,7 +423,7 @@ def _results(core: Instruction) -> list[Array]:
 
 
 def _is_hidden(
-    program: Program, schedule: Sequence[Instruction], start: int, core: Instruction
+    program: HloModule, schedule: Sequence[Instruction], start: int, core: Instruction
 ) -> bool:
     """Return whether other work stands between a collective's start and what awaits it."""
     instruction = schedule[start]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate of a run's memory per device and of its checkpoints, from shapes and shardings alone.
 
-What accelerators' compilers need beside what autodiff keeps: padding, and work in progress.
-
-Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xla_dump_to`, files
-*-memory-usage-report.txt and *-live-range.txt). benchmarks/NOTES.md has the estimate beside plans.
+To what autodiff keeps comes what accelerators' compilers need: padding, and work in progress. Each
+of those functions is one cause, found in the compilers' own reports (`XLA_FLAGS=--xla_dump_to`,
+files *-memory-usage-report.txt and *-live-range.txt). benchmarks/NOTES.md has the estimate beside
+the plans of compilers.
 """
 
 import collections
@@ -22,6 +22,7 @@ from vit_jax import trees
 from vit_jax.cost.flops import scan_counts, sub_jaxprs
 from vit_jax.devices import hardware, sharding
 from vit_jax.devices.hardware import Target
+from vit_jax.trees import PyTree
 
 Count = Callable[[Any], int]  # the bytes of an abstract value
 
@@ -32,8 +33,6 @@ BESIDE_BUFFERS = {"tpu": 450_000_000}
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.
 _OF_A_BLOCK = 4
 _PRODUCTS = ("dot_general", "conv_general_dilated")
-
-PyTree = Any
 
 
 def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:
@@ -227,7 +226,7 @@ def estimate(
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
     The activations are what autodiff asks for, as `hardware.target()` lays them out, and on an
-    accelerator what its compiler works in (workspace.py; benchmarks/NOTES.md compares with plans).
+    accelerator what its compiler works in (`in_progress`; benchmarks/NOTES.md compares with plans).
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.

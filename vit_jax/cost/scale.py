@@ -2,10 +2,9 @@
 """Predicted time and communication of a training step on many chips, from bytes and FLOPs alone.
 
 What moves is counted from the parameters' shardings and agrees with the collectives that XLA
-compiles (test_scale.py, tests/aot). The seconds are a range, from published shares of the peak that
-a ViT's training reaches, and data sheets; nothing is measured. docs/scale.md has the formulas.
-
-Peak matmul throughput by kind of device, the denominator of MFU (vendors' data sheets).
+compiles (tests/integration/cost/test_scale.py, tests/aot). The seconds are a range, from published
+shares of the peak that a ViT's training reaches, and data sheets; nothing is measured.
+docs/scale.md has the formulas. The peaks of vendors' data sheets are also what MFU divides by.
 """
 
 import dataclasses
@@ -14,10 +13,10 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from vit_jax import trees
 from vit_jax.devices import sharding
+from vit_jax.trees import PyTree
 
 # GHz of the TensorCores: of v2, v3 and v4 from arXiv:2304.01433 table 4; those of v5e and v5p give
 # the peaks of peaks.tsv with four matrix units of 128 x 128 a core.
@@ -49,7 +48,6 @@ def clock(device_kind: str) -> float | None:
     return None if ghz is None else 1e9 * ghz
 
 
-PyTree = Any
 # Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
 # and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
 # (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
@@ -175,7 +173,7 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepTime:
     """Seconds of a predicted step: compute (least, most) in bfloat16, hidden and exposed moves."""
 
     compute: tuple[float, float]
@@ -189,7 +187,7 @@ class Step:
         return max(least, self.hidden) + self.exposed, max(most, self.hidden) + self.exposed
 
 
-def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> Step:
+def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> StepTime:
     """Predict a step of `flops` per device (recomputation included) that moves `moved`.
 
     As compiled: the next layer's weights come, and the last one's gradients leave, while a layer is
@@ -206,5 +204,5 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
     assert peak is not None, chip.kind
     compute = flops / (peak * max(MFU)), flops / (peak * min(MFU))
     if chip.hides_reduce:
-        return Step(compute, hidden=weights + summed, exposed=waited)
-    return Step(compute, hidden=weights, exposed=waited + summed)
+        return StepTime(compute, hidden=weights + summed, exposed=waited)
+    return StepTime(compute, hidden=weights, exposed=waited + summed)

@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding
 from vit_jax import trees
 from vit_jax.cost.memory import Memory
 from vit_jax.process.escapes import terminal
+from vit_jax.trees import PyTree
 
-PyTree = Any
 REPLICATED = "replicated"
 # What the fields of Memory are called, but for the last.
 _MEMORY = ["parameters", "optimizer state", "moving average", "frozen parameters", "gradients"]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerators that are not here, described well enough for their vendors' compilers.
 
-Compile a traced program, with what the compiler logs and, where it fails, its reason.
+`compile_lowered` compiles a traced program for one and returns what the compiler logs; `reason`
+says why it failed.
 """
 
 import contextlib
@@ -34,6 +35,12 @@ _TPU_ENVIRONMENT = {
 # chip of v2, v3 and TPU7x (docs.cloud.google.com/tpu/docs).
 _TPUS = {"v2": (2, 8), "v3": (2, 16), "v4": (3, 32), "v5e": (2, 16)}
 _TPUS |= {"v5p": (3, 95), "v6e": (2, 32), "tpu7x": (3, 96)}
+_H100 = ("NVIDIA H100 80GB HBM3", (9, 0), 132, 84942979072, 3352320000000)
+_A100 = ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85094825984, 2039000000000)
+_CUDNN = (9, 10, 0)  # the version that programs are traced for
+_EXAMPLES = "v5e:16x16, v5p:4x4x4, 2xv5e:8x8 (two slices), h100:8, h100:8x8 (hosts x GPUs), a100:8"
+_REMATERIALIZED = "involuntary full rematerialization"
+TAKE_LESS = "fewer images a chip, accum_steps, model.remat=full or mesh.fsdp take less"
 
 
 class _Gpu(NamedTuple):
@@ -50,14 +57,10 @@ class _Gpu(NamedTuple):
     shared_core: int  # bytes
 
 
-_H100 = ("NVIDIA H100 80GB HBM3", (9, 0), 132, 84942979072, 3352320000000)
-_A100 = ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85094825984, 2039000000000)
 _GPUS = {
     "h100": _Gpu(*_H100, 52428800, 1.98, 232448, 233472),
     "a100": _Gpu(*_A100, 41943040, 1.41, 166912, 167936),
 }
-_CUDNN = (9, 10, 0)  # the version that programs are traced for
-_EXAMPLES = "v5e:16x16, v5p:4x4x4, 2xv5e:8x8 (two slices), h100:8, h100:8x8 (hosts x GPUs), a100:8"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,10 +197,6 @@ def cudnn_answers(target: hardware.Target) -> Iterator[None]:
             stack.callback(setattr, checks, name, getattr(checks, name))
             setattr(checks, name, answer)
         yield
-
-
-_REMATERIALIZED = "involuntary full rematerialization"
-TAKE_LESS = "fewer images a chip, accum_steps, model.remat=full or mesh.fsdp take less"
 
 
 @dataclasses.dataclass(frozen=True)

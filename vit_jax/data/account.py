@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from vit_jax.errors import UserError, setting, shown
 from vit_jax.process import waiting
 
-SYSTEM = "hidden or of the system"  # the one reason that is none to mend: .DS_Store, Thumbs.db
-_FIRST = 3  # names of what is left out that a message gives, of each reason
+SYSTEM = "hidden or of the system"  # the one reason that needs no repair: .DS_Store, Thumbs.db
+_FIRST = 3  # names that a message gives for each reason
 
 
 class LeftOut(NamedTuple):
-    """What a dataset holds and does not use, for one reason."""
+    """Files or records of a dataset that are not used, for one reason."""
 
     count: int
     first: tuple[str, ...]  # some of their names, as messages show them
@@ -21,14 +21,14 @@ class LeftOut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Account:
-    """The accounting of a whole dataset, all splits of it.
+    """The counts of a whole dataset, with all its splits.
 
     Attributes:
         unit: what is counted, "files", "rows" or "records".
         num_classes: how many classes its labels have.
-        used: examples of each split.
-        left_out: by the reason, in words that follow a number: "not an image", "unreadable".
-        notes: what else was decided, one line each, such as copies that lie in two splits.
+        used: the number of examples of each split.
+        left_out: what is not used, by reason; a reason follows a number: "not an image".
+        notes: other findings, one line each, such as copies that lie in two splits.
     """
 
     unit: str
@@ -39,7 +39,7 @@ class Account:
 
     @property
     def found(self) -> int:
-        """How many there are; each is used or left out."""
+        """The number of all files or records, used or left out."""
         return sum(self.used.values()) + self.num_left_out
 
     @property
@@ -48,11 +48,11 @@ class Account:
 
     @property
     def lost(self) -> bool:
-        """Whether more is left out than what systems put into folders."""
+        """Whether anything is left out besides files of the operating system."""
         return bool(self.left_out.keys() - {SYSTEM})
 
     def line(self) -> str:
-        """Say it in one line: "9 classes in 3 splits (...); 12 of 1,512 files left out: ..."."""
+        """Return a summary: "9 classes in 3 splits (...); 12 of 1,512 files left out: ..."."""
         splits = ", ".join(f"{name} {count:,}" for name, count in self.used.items())
         many = f"{len(self.used)} splits" if len(self.used) != 1 else "1 split"
         kinds = f"{self.num_classes:,} classes" if self.num_classes != 1 else "1 class"
@@ -62,12 +62,12 @@ class Account:
         return f"{text}; {self.why_left_out()}"
 
     def why_left_out(self) -> str:
-        """Say what is left out of what was found: "12 of 1,512 files left out: 8 empty (...)"."""
+        """Return the reasons with their counts: "12 of 1,512 files left out: 8 empty (...)"."""
         why = ", ".join(_reason(reason, each) for reason, each in self.left_out.items())
         return f"{self.num_left_out:,} of {self.found:,} {self.unit} left out: {why}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return the account as plain JSON values."""
         left_out = {why: [each.count, list(each.first)] for why, each in self.left_out.items()}
         return {**dataclasses.asdict(self), "left_out": left_out, "notes": list(self.notes)}
 
@@ -84,7 +84,7 @@ def left_out(found: Iterable[tuple[str, str]]) -> dict[str, LeftOut]:
 
 
 def dataset_of(name: str) -> str:
-    """Return the dataset of a source's name, "birds[train]" or "birds[train[:9%]]"."""
+    """Return the dataset in a source's name: "birds" of "birds[train]" or "birds[train[:9%]]"."""
     depth = 0
     for at in range(len(name) - 1, 0, -1):  # from the end: a folder's name may have brackets too
         depth += (name[at] == "]") - (name[at] == "[")
@@ -97,11 +97,11 @@ def tell(name: str, account: Account | None, *, strict: bool = False) -> None:
     """Print a dataset's account on process 0: a line, and a warning for each of its notes.
 
     Args:
-        name: of a source of it, or of itself.
-        account: None where nobody has counted.
-        strict: whether everything must be used, and nothing noted, as `DataConfig.strict`.
+        name: the name of the dataset or of one of its sources.
+        account: None if nothing was counted.
+        strict: as `DataConfig.strict`: refuse a dataset with anything left out or noted.
 
-    Raises UserError: it is not so, and `strict`.
+    Raises UserError: `strict`, and something is left out or noted.
     """
     if account is None:
         return
@@ -117,7 +117,7 @@ def tell(name: str, account: Account | None, *, strict: bool = False) -> None:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs between two `to_json` trees, one line each; {} is no account."""
+    """Yield the differences between two `to_json` trees, one line each; none for an empty tree."""
     if not before or not now:
         return
     for key in before["used"].keys() | now["used"].keys():

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which class of one list is which of another: by name, never by position.
 
-The 1,000 classes of ImageNet (ILSVRC 2012) in the order of every published model.
-
-imagenet_classes.tsv has a class a line: the WordNet 3.0 synset; its lemmas; "a" and "r" for the 200
-classes of ImageNet-A (arXiv:1907.07174) and ImageNet-R (arXiv:2006.16241) each; and the folder of
-ObjectNet (objectnet.dev) whose objects its authors map to it, one of 113.
+imagenet_classes.tsv has the 1,000 classes of ImageNet (ILSVRC 2012) in the order of every published
+model, one a line: the WordNet 3.0 synset; its lemmas; "a" and "r" for the 200 classes of ImageNet-A
+(arXiv:1907.07174) and ImageNet-R (arXiv:2006.16241) each; and the folder of ObjectNet
+(objectnet.dev) whose objects its authors map to it, one of 113.
 """
 
 import collections
@@ -17,6 +16,8 @@ from pathlib import Path
 from vit_jax.data.names import alike, one_spelling
 
 NUM_CLASSES = 1000
+_NUMBERED = re.compile(r"(?:class[ _]?)?(\d+)")
+_SHOWN = 3  # names in a message
 
 
 @functools.cache
@@ -48,10 +49,6 @@ def readable(class_names: Sequence[str]) -> tuple[str, ...]:
     """Replace synsets, which TFDS and folders of ImageNet have for names, by words."""
     names = names_by_synset()
     return tuple(names.get(name, name) for name in class_names)
-
-
-_NUMBERED = re.compile(r"(?:class[ _]?)?(\d+)")
-_SHOWN = 3  # names in a message
 
 
 def matched(given: Sequence[str], names: Sequence[str]) -> tuple[int | None, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every image of a dataset, decoded: which cannot be used, which are copies."""
+"""Decodes every image of a dataset, to find those that cannot be used and copies."""
 
 import hashlib
 from collections import defaultdict
@@ -17,25 +17,25 @@ from vit_jax.data.sources.look import copies_told
 from vit_jax.process import waiting
 from vit_jax.storage import remote
 
-_CHUNK = 1024  # examples in work
+_CHUNK = 1024  # examples decoded at once
 
 
 class Fault(NamedTuple):
-    """An example or a file that is not used, or cannot be."""
+    """An example that cannot be used, or a file that is left out."""
 
     name: str
-    split: str  # "" for what is left out of the dataset
+    split: str  # "" for a file that is left out of the dataset
     why: str
 
 
 class Inspected(NamedTuple):
-    """What an inspection has found.
+    """The result of an inspection.
 
     Attributes:
         account: of the dataset.
-        left_out: what the dataset holds and is no example of it, of sources that list it.
+        left_out: files that are no examples, of sources that list them.
         broken: examples that cannot be read or decoded.
-        copies: lines about what is there more than once.
+        copies: notes on images that occur more than once.
     """
 
     account: Account
@@ -48,8 +48,8 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
     """Read and decode every example of some splits, in parallel.
 
     Args:
-        sources: of one dataset, by the names of their splits.
-        num_threads: examples at once.
+        sources: of one dataset, by split.
+        num_threads: examples decoded at the same time.
 
     Raises RemoteError: a bucket does not answer.
     """
@@ -71,7 +71,9 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
                 ):
                     if why:
                         broken.append(Fault(source.example_id(index), split, why))
-                    elif not isinstance(source, FolderSource):  # whose account has its copies
+                    elif not isinstance(
+                        source, FolderSource
+                    ):  # a FolderSource's account lists its copies
                         contents[key].append(len(names))
                         names.append(source.example_id(index))
                         splits.append(split)
@@ -86,7 +88,7 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
 
 
 def _decoded(source: Source, index: int) -> tuple[str, str, str]:
-    """Return why an example cannot be used or "", what copies of it share, and its class."""
+    """Return why an example cannot be used or "", a digest of its content, and its class."""
     try:
         example = source.read(index)
         image = example["image"]

@@ -27,7 +27,7 @@ _order_lock = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # equal by identity: a key of the cache below
-class Balance:
+class ClassBalance:
     """Classes that are drawn in proportion to (number of their examples)^(1 - power).
 
     Power 0 is as often as they occur, 0.5 the square-root sampling of arXiv:1805.00932, 1 all
@@ -39,7 +39,7 @@ class Balance:
 
 
 def epoch_order(
-    num_examples: int, seed: int, epoch: int, balance: Balance | None = None
+    num_examples: int, seed: int, epoch: int, balance: ClassBalance | None = None
 ) -> Int32[np.ndarray, " num_examples"]:
     """Return the order of one epoch, a permutation that depends on (seed, epoch) alone.
 
@@ -54,7 +54,7 @@ def epoch_order(
 
 @functools.lru_cache(maxsize=4)
 def _compute_order(
-    num_examples: int, seed: int, epoch: int, balance: Balance | None
+    num_examples: int, seed: int, epoch: int, balance: ClassBalance | None
 ) -> Int32[np.ndarray, " num_examples"]:
     words = np.random.Philox(key=_key(seed, epoch), counter=_ORDER)
     order = np.argsort(words.random_raw(num_examples), kind="stable").astype(np.int32)
@@ -64,7 +64,7 @@ def _compute_order(
     return chosen[np.argsort(words.random_raw(num_examples), kind="stable")]
 
 
-def _balanced(order: Int32[np.ndarray, " M"], balance: Balance) -> Int32[np.ndarray, " M"]:
+def _balanced(order: Int32[np.ndarray, " M"], balance: ClassBalance) -> Int32[np.ndarray, " M"]:
     """Choose as many examples class by class, those of a class in turn by `order`."""
     counts = np.bincount(balance.labels)
     weights = np.where(counts > 0, np.maximum(counts, 1) ** (1.0 - balance.power), 0.0)
@@ -82,7 +82,7 @@ def stream_indices(
     num_examples: int,
     seed: int | None,
     repeats: int = 1,
-    balance: Balance | None = None,
+    balance: ClassBalance | None = None,
 ) -> Int32[np.ndarray, " n"]:
     """Return which example is at each position (in ascending order) of the stream.
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which device a program is traced for: the machine's own, or one that is only described.
 
-Kernels are chosen during tracing. A program for hardware elsewhere (`vit_jax/aot`) must choose as
-it would there, so no code reads `jax.default_backend()` itself.
-
-A device without enough memory, in one line that says what to lower.
+Kernels are chosen during tracing. A program for hardware elsewhere (cost/topology.py) must choose
+as it would there, so no code reads `jax.default_backend()` itself. `explained` turns a device's
+lack of memory into one line that says what to lower.
 """
 
 import contextlib
@@ -20,6 +19,11 @@ from vit_jax.errors import UserError, setting
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _described: contextvars.ContextVar["Target | None"] = contextvars.ContextVar("target", default=None)
+TRAINING = (
+    "lower data.batch_size, or keep it with a larger accum_steps, model.remat=full or, on several "
+    "devices, mesh.fsdp"
+)
+_LONGEST = 240  # letters of what JAX says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +86,6 @@ def tracing_for(described: Target) -> Iterator[None]:
         yield
     finally:
         _described.reset(token)
-
-
-TRAINING = (
-    "lower data.batch_size, or keep it with a larger accum_steps, model.remat=full or, on several "
-    "devices, mesh.fsdp"
-)
-_LONGEST = 240  # letters of what JAX says
 
 
 @contextlib.contextmanager

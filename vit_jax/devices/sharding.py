@@ -20,8 +20,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from vit_jax import trees
 from vit_jax.errors import UserError
+from vit_jax.trees import PyTree
 
-PyTree = Any
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 

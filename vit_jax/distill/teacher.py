@@ -22,10 +22,10 @@ from vit_jax.distill.config import FIELD, TeacherConfig, of_student
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.models import DType
+from vit_jax.trees import PyTree
 from vit_jax.weights import heads
 from vit_jax.weights.files import digest
 
-PyTree = Any
 Teacher = Callable[[Any, Float[Array, "B H W C"]], Float[Array, "B K"]]
 ROWS = 8  # compared at a time with the live teacher
 # How far a cached logit may be from the live one, relative to the largest of its row: float16

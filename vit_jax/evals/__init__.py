@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vit_jax.evals import classify
-from vit_jax.evals.base import Context, Evaluator, Predict, Predictors, Stream, open_splits
+from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
@@ -19,22 +19,22 @@ from vit_jax.evals.config import (
 from vit_jax.settings.measures import is_accuracy
 
 
-def _probe(cfg: ProbeEval, context: Context) -> Evaluator:
+def _probe(cfg: ProbeEval, context: EvalContext) -> Evaluator:
     from vit_jax.evals.probes import frozen  # late: most runs fit no probe
 
     return frozen.create(cfg, context)
 
 
 # What builds the evaluator of each kind of config.
-EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {
+EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
-    LossEval: lambda cfg, context: MeanLoss(Stream(cfg, context), context.mesh),
+    LossEval: lambda cfg, context: MeanLoss(EvalStream(cfg, context), context.mesh),
     KNNEval: _probe,
     FewShotEval: _probe,
     LinearEval: _probe,
 }
 
 
-def create(cfg: EvalConfig, context: Context) -> Evaluator:
+def create(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     """Build the evaluator of a config."""
     return EVALUATORS[type(cfg)](cfg, context)

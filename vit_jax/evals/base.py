@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh
@@ -17,11 +17,9 @@ from vit_jax.data.sources import look
 from vit_jax.devices import sharding
 from vit_jax.errors import setting
 from vit_jax.evals.config import EvalConfig
-from vit_jax.evals.passes import Batches, keep_passes, ticking
+from vit_jax.evals.passes import Pass, keep_passes, ticking
 from vit_jax.models.losses import Loss
-
-PyTree = Any
-
+from vit_jax.trees import PyTree
 
 # (variables, batch of the data) -> one row for each example, in evaluation mode
 Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
@@ -41,7 +39,7 @@ class Evaluator(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Context:
+class EvalContext:
     """What an evaluator is built from besides its config."""
 
     data: DataConfig  # the run's, for reading options
@@ -54,10 +52,10 @@ class Context:
     tick: Callable[[], None] | None = None  # called after each batch, for a watchdog
 
 
-class Stream:
+class EvalStream:
     """Passes over one split, from memory if the decoded split fits into it."""
 
-    def __init__(self, cfg: EvalConfig, context: Context, which: str = "") -> None:
+    def __init__(self, cfg: EvalConfig, context: EvalContext, which: str = "") -> None:
         """Prepare one of the evaluation's splits, by name."""
         self.source = context.sources[which]
         self.batch_size = cfg.batch_size or context.data.batch_size
@@ -67,7 +65,7 @@ class Stream:
         num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
         views = one_view(cfg.transform, context.image_size, context.channels, reading(context.data))
 
-        def batches(batch_size: int) -> Batches:
+        def batches(batch_size: int) -> Pass:
             return data.eval_batches(
                 self.source,
                 views,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dataset's labels by the class ids of a model: matched by name, so that they mean the same."""
+"""A dataset's labels as the class ids of a model: classes are matched by their names."""
 
 import functools
 from collections.abc import Sequence

@@ -21,13 +21,13 @@ from jaxtyping import Array, Float, Int
 from vit_jax import data
 from vit_jax.errors import UserError
 from vit_jax.evals import classes, report
-from vit_jax.evals.base import Context, Folder, Predict, Predictors, Stream
+from vit_jax.evals.base import EvalContext, EvalStream, Folder, Predict, Predictors
 from vit_jax.evals.config import ClassifyEval
 from vit_jax.evals.passes import Start, run_pass
 from vit_jax.evals.probes.features import predict_batch
 from vit_jax.models.losses import Loss, example_loss
+from vit_jax.trees import PyTree
 
-PyTree = Any
 Rows = dict[str, np.ndarray]  # the fields of Scores, for some examples
 
 
@@ -137,13 +137,13 @@ class Classify:
         return {key: value[real] for key, value in values.items()}
 
 
-def create(cfg: ClassifyEval, context: Context) -> Classify:
+def create(cfg: ClassifyEval, context: EvalContext) -> Classify:
     """Build the evaluator of a split, with the training set's reading options.
 
     Where the decoded split fits into `data.MAX_CACHED_BYTES` of each process, it is read and
     decoded once, however often the evaluator runs.
     """
-    stream = Stream(cfg, context)
+    stream = EvalStream(cfg, context)
     return Classify(
         batches=stream.batches,
         batch_size=stream.batch_size,
@@ -161,7 +161,7 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
 class MeanLoss:
     """Evaluator of the mean of the predictor "loss"."""
 
-    stream: Stream
+    stream: EvalStream
     mesh: Mesh
 
     def run(

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nine of the corruptions of ImageNet-C and CIFAR-10-C (arXiv:1903.12261), on uint8 pixels.
+"""Accuracy on corrupted images: nine corruptions of ImageNet-C and CIFAR-10-C, on uint8 pixels.
 
-Each is what that paper's published code does, with its five severities: those of ImageNet-C were
-chosen for crops of 224 pixels, those of CIFAR-10-C for images of 32. Left out are the ones that
-need pictures of frost or say little at 32 pixels (glass, zoom, snow, fog, elastic).
-
-Accuracy on corrupted images: every image is decoded once, and the forward compiled once.
+Each is what the paper's (arXiv:1903.12261) published code does, with its five severities: those of
+ImageNet-C were chosen for crops of 224 pixels, those of CIFAR-10-C for images of 32. Left out are
+the ones that need pictures of frost or say little at 32 pixels (glass, zoom, snow, fog, elastic).
+Every image is decoded once, and the forward pass compiled once.
 """
 
 import concurrent.futures
@@ -32,6 +31,7 @@ _LIMIT = 85  # between 32 and 224, as often the one as it goes into the other
 NUM_SEVERITIES = 5
 
 Pixels = Float[np.ndarray, "H W C"]  # float32 in [0, 1]
+Variant = tuple[str, int]  # corruption, severity
 
 
 def benchmark(size: tuple[int, int]) -> str:
@@ -169,9 +169,6 @@ _CORRUPTIONS: Mapping[str, tuple[Callable[..., Pixels], Sequence[Any], Sequence[
     "jpeg_compression": (_jpeg_compression, (80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
 }
 NAMES = tuple(_CORRUPTIONS)
-
-
-Variant = tuple[str, int]  # corruption, severity
 
 
 def variants(names: Sequence[str], severities: Sequence[int]) -> list[Variant]:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -27,7 +27,7 @@ _IN_FLIGHT = 3  # batches on the devices before the host waits for the oldest
 
 
 @runtime_checkable
-class Batches(Protocol):
+class Pass(Protocol):
     """One pass over a split."""
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
@@ -37,8 +37,7 @@ class Batches(Protocol):
         ...
 
 
-Start = Callable[[int], Batches]  # starts a pass in global batches of a given size
-Pass = Generator[dict[str, np.ndarray], None, None]
+Start = Callable[[int], Pass]  # starts a pass in global batches of a given size
 
 
 def keep_passes(start: Start) -> Start:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of an export: written completely or not at all, other files untouched.
 
-What an export changed: its output beside the model's own, on real images.
+`compare` measures what the export changed: its output beside the model's own, on real images.
 """
 
 import dataclasses
@@ -31,6 +31,9 @@ WEIGHTS = {"stablehlo": "model.stablehlo", "onnx": "model.onnx", "timm": "model.
 CONFIG = "config.json"  # timm's
 ARRAYS = "weights.npz"  # what model.stablehlo takes
 NAMES = (*WEIGHTS.values(), ARRAYS, CONFIG, CLASSES, CARD, MARK)
+COUNT = 16  # images
+Images = UInt8[np.ndarray, "B H W C"]
+Logits = Float[np.ndarray, "B K"]
 
 
 def _is_export(folder: Path) -> bool:
@@ -69,11 +72,6 @@ def write(folder: Path, contents: Mapping[str, bytes], *, force: bool = False) -
                 (temporary / name).replace(folder / name)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-COUNT = 16
-Images = UInt8[np.ndarray, "B H W C"]
-Logits = Float[np.ndarray, "B K"]
 
 
 @dataclasses.dataclass(frozen=True)

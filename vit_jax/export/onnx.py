@@ -64,7 +64,7 @@ def serialize(trained: Trained) -> bytes:
     apply = make_apply(portable(dataclasses.replace(trained, model=model)))
     (batch,) = export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), jnp.uint8)
-    # Before the converter: what it traces itself it traces with functions of its own.
+    # Traced before the converter runs, since it traces with its own versions of jax's functions.
     traced = jax.make_jaxpr(
         lambda image: getattr(apply(trained.variables, image), output_name(trained))
     )(images)
@@ -112,9 +112,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-    """Run a program operation by operation: calls inlined, loops laid out, some operations as many.
+    """Run a program operation by operation: inline calls, unroll loops, split some operations.
 
-    What depends on weights alone is computed here and now, and so becomes one array of the graph.
+    What depends on weights alone is computed now, and so becomes one array of the graph.
     """
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, inputs, strict=True))

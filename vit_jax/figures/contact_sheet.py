@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contact sheets: rows of small images with captions, as one PNG small enough for a page.
 
-A heat map over an image.
+`overlay` lays a heat map over an image.
 """
 
 import functools
@@ -26,6 +26,8 @@ _MARGIN = 6
 _FONT_SIZE, _LINE = 11, 14
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+# From least to most; lightness rises all the way, so that a grey print keeps the order.
+_COLORS = ((0, 0, 4), (60, 15, 110), (150, 38, 103), (222, 73, 64), (251, 155, 6), (252, 255, 164))
 
 
 class Tile(NamedTuple):
@@ -139,10 +141,6 @@ def _wrap(text: str, width: int, font: Font) -> list[str]:
             line = longer
         lines.append(line)
     return lines
-
-
-# From least to most; lightness rises all the way, so that a grey print keeps the order.
-_COLORS = ((0, 0, 4), (60, 15, 110), (150, 38, 103), (222, 73, 64), (251, 155, 6), (252, 255, 164))
 
 
 def colors(heat: Float[np.ndarray, "rows columns"]) -> UInt8[np.ndarray, "rows columns 3"]:

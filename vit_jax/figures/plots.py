@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of one look: colours, panels, legends, PNG. Matplotlib is imported when one is drawn.
+"""Figures of one look: colours, panels, legends, PNG; the learning curve of a run is one.
 
-The learning curve of a run.
+Matplotlib is imported when one is drawn.
 """
 
 import functools
@@ -25,6 +25,8 @@ GREY = "#8c8c8c"
 MARKERS = "os^DvP*X"
 DASHES = ("-", "--", "-.")
 Point = TypeVar("Point")
+_MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a second
+Series = dict[str, list[tuple[int, float]]]
 
 
 def panels(
@@ -151,11 +153,6 @@ def tick(x: float) -> str:
 def thin(points: Sequence[Point], most: int) -> Sequence[Point]:
     """Keep at most `most` of the points, evenly, counted from the last, which is always kept."""
     return points[:: -max(1, -(-len(points) // most))][::-1]
-
-
-_MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a second
-
-Series = dict[str, list[tuple[int, float]]]
 
 
 def _series(rows: Iterable[dict[str, Any]], wanted: Callable[[str], bool]) -> Series:

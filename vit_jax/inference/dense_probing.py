@@ -29,7 +29,7 @@ from vit_jax.process import waiting
 
 PREFIX = "masks:"  # of a dataset's name
 METHODS = ("patch_knn", "linear_head")
-CONSTANT = "constant"  # predicts the commonest class everywhere; to compare
+CONSTANT = "constant"  # a baseline: predicts the commonest class everywhere
 
 
 class Patches(NamedTuple):
@@ -52,11 +52,11 @@ class Settings:
     """How the probes are fitted.
 
     Attributes:
-        methods: of METHODS.
-        k: patch_knn's neighbours, each tried alone; () is 30 or, where there are fewer, all.
-        temperature: of their votes.
+        methods: a selection of METHODS.
+        k: patch_knn's numbers of neighbours, each tried alone; () is 30, or all if there are fewer.
+        temperature: of the neighbours' votes.
         steps, lr: linear_head's updates and highest learning rate.
-        seed: of what is drawn at random.
+        seed: of all random draws.
     """
 
     methods: Sequence[str]
@@ -68,7 +68,7 @@ class Settings:
 
 
 def open_splits(dataset: str, *splits: str) -> list[MaskedImages]:
-    """Open the splits to learn from and to test on, of "masks:DIR".
+    """Open the splits of "masks:DIR" to learn from and to test on.
 
     Raises UserError: no such dataset or split.
     """
@@ -82,10 +82,10 @@ def open_splits(dataset: str, *splits: str) -> list[MaskedImages]:
 def read_patches(
     trained: Trained, source: MaskedImages, layers: Layers, mesh: Mesh, *, batch_size: int
 ) -> Patches:
-    """Encode every image, brought to the model's size with its mask, whole.
+    """Resize every image and its mask to the model's size, uncropped, and encode the image.
 
-    Those of several layers are joined along D; without any it is the last, normalised where the
-    network does.
+    The tokens of several `layers` are joined along D. Without `layers` they are the last layer's,
+    normalised if the network does so.
 
     Raises UserError: a file that cannot be read, layers whose patches lie in different grids.
     """
@@ -114,7 +114,7 @@ def read_patches(
     return Patches(tokens, masks)
 
 
-@functools.lru_cache  # one function object a program, so that jit finds it
+@functools.lru_cache  # the same function object each time, so that jit finds its program
 def _encoder(
     model: models.ModelConfig, mean: tuple[float, ...], std: tuple[float, ...], layers: Layers
 ) -> Callable[[Any, Mapping[str, jax.Array]], jax.Array]:
@@ -131,7 +131,7 @@ def _encoder(
 
 
 def _nearest(mask: UInt8[np.ndarray, "H W"], size: tuple[int, int]) -> UInt8[np.ndarray, "P Q"]:
-    """Bring a mask to a size: of each new pixel the class at its centre."""
+    """Resize a mask: each new pixel has the class at its centre."""
 
     def centres(new: int, old: int) -> np.ndarray:
         return (2 * np.arange(new) + 1) * old // (2 * new)
@@ -140,7 +140,7 @@ def _nearest(mask: UInt8[np.ndarray, "H W"], size: tuple[int, int]) -> UInt8[np.
 
 
 def count_classes(train: MaskedImages, patches: Patches) -> int:
-    """Return K: of the names in classes.txt, else one above the highest class seen in training.
+    """Return K: the number of names in classes.txt, else the highest class in training plus 1.
 
     Raises UserError: a class beyond the names, or fewer than two classes.
     """
@@ -169,15 +169,15 @@ def run(
 
     Args:
         settings: of the probes.
-        train, test: patches; `source` is the test split's.
-        source: the images and masks of `test`.
+        train, test: the patches of both splits.
+        source: the test split, with images and masks of their own size.
         num_classes: K.
         mesh: the devices of patch_knn.
         num_shown: how many test images to return, evenly spaced.
-        channels: of them.
-        reading: by which rules they are read.
+        channels: of those images.
+        reading: the rules by which those images are read.
 
-    Raises UserError: a k beyond the number of patches, test pixels of a class that is not known.
+    Raises UserError: a k above the number of patches, or a test pixel of an unknown class.
     """
     scorers, details = _fit(settings, train, num_classes, mesh)
     counts = {name: np.zeros((num_classes, num_classes), np.int64) for name in scorers}
@@ -210,7 +210,7 @@ Scorer = Callable[[Float[np.ndarray, "B P Q D"]], Float32[np.ndarray, "B P Q K"]
 def _fit(
     settings: Settings, train: Patches, num_classes: int, mesh: Mesh
 ) -> tuple[dict[str, Scorer], dict[str, tuple[str, dict[str, Any]]]]:
-    """Return what scores patches, by a name for captions, and each one's method and settings."""
+    """Return functions that score patches, by their captions, and their methods and settings."""
     counts = np.bincount(train.masks[train.masks != IGNORED], minlength=num_classes)
     always = (counts == counts.max()).astype(np.float32)
     scorers: dict[str, Scorer] = {

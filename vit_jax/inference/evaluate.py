@@ -32,7 +32,7 @@ _BATCH_SIZE = 128  # for a published file, which has no run
 _explained = hardware.explained("lower the batch size, --batch_size=N")
 
 
-class Target(NamedTuple):
+class EvalTarget(NamedTuple):
     """What a model is evaluated on: its images, and how they are read and brought to size."""
 
     evaluation: ClassifyEval
@@ -49,8 +49,8 @@ def open_target(
     data_dir: str = "",
     batch_size: int = 0,
     own_transform: bool = True,
-) -> Target:
-    """Open a split for a model; its labels are the model's class ids, or those of `Target.groups`.
+) -> EvalTarget:
+    """Open a split for a model; its labels are the model's class ids, or `EvalTarget.groups`.
 
     Args:
         dataset: as `DataConfig.name`; "" is the run's.
@@ -91,12 +91,12 @@ def open_target(
     if is_other and getattr(source, "drawn", False) and same_dataset(dataset, reading.name):
         draw = "another draw of splits than the run's, and has images on which it was trained"
         print(f"warning: {source.name} is of {draw}", flush=True)
-    return Target(evaluation, reading, *classes.rule(source, trained.class_names))
+    return EvalTarget(evaluation, reading, *classes.rule(source, trained.class_names))
 
 
-def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> Classify:
+def make_evaluator(trained: Trained, target: EvalTarget, mesh: Mesh) -> Classify:
     """Build the evaluator of a split, of images of the model's size."""
-    context = evals.Context(
+    context = evals.EvalContext(
         data=target.reading,
         sources={"": target.source},
         image_size=trained.image_size,
@@ -156,7 +156,7 @@ def _takes(trained: Trained, size: int) -> bool:
 class Measuring:
     """A trained model, which has its weights, at its own size on the devices."""
 
-    def __init__(self, trained: Trained, target: Target, mesh: Mesh) -> None:
+    def __init__(self, trained: Trained, target: EvalTarget, mesh: Mesh) -> None:
         self.trained, self.target, self.mesh = trained, target, mesh
         self.predict = classes.grouped(make_predict(trained), target.groups)
         self.variables = placed(trained, mesh)

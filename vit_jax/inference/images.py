@@ -87,7 +87,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 def read_image(
     source: str | Path | bytes, channels: int, reading: Reading = AS_SHOWN
 ) -> UInt8[np.ndarray, "H W C"]:
-    """Read a file, or its bytes, as `data.decode.decode` does.
+    """Read a file, or its bytes, as `data.images.decode.decode` does.
 
     Raises UserError: no image, a broken one or one too large; names the file and the reason.
     """
@@ -100,7 +100,7 @@ def read_image(
 def read_pillow(
     image: Image.Image, channels: int, reading: Reading = AS_SHOWN
 ) -> UInt8[np.ndarray, "H W C"]:
-    """Return the pixels of an open image as `data.opened.pixels` does.
+    """Return the pixels of an open image as `data.images.decode.pixels` does.
 
     Raises UserError: as `read_image`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of a trained model on labelled splits, probed or written, and of image files."""
+"""Features of a trained model: of labelled splits, to probe or write, and of image files."""
 
 import dataclasses
 import functools
@@ -44,9 +44,9 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
     """Open the splits to learn from and to test on.
 
     Args:
-        dataset: as `DataConfig.name`; "" is the run's, with the classes that it keeps.
+        dataset: as `DataConfig.name`; "" is the run's, with the classes that the run keeps.
         data_dir: "" is the run's.
-        splits: of PARTS; the classes of two are numbered alike, by name.
+        splits: one for each of PARTS; two splits get the same class ids, by name.
 
     Raises UserError: no such dataset or split.
     """
@@ -55,7 +55,7 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
         raise UserError(
             f"{found.ref} names no dataset to probe on; add --dataset=NAME or --dataset=folder:DIR"
         )
-    # A dataset that is named keeps all of its classes: probes may know other ones than the run.
+    # A named dataset keeps all its classes: a probe may learn others than the run.
     classes = cfg.classes if cfg and not dataset else ()
     if cfg and dataset:
         dataset = as_in_run(dataset, cfg.name)
@@ -82,8 +82,8 @@ def extract_sets(
 ) -> dict[str, list[FeatureSet]]:
     """Return the features of both splits by name: "features", what the head sees, and others.
 
-    Those of `layers` are "layer2" and so on, those of `with_pixels` the images' own "pixels".
-    The network's features are written to `folder`, if given; `force` as in `files`.
+    Those of `layers` are called "layer2" and so on; `with_pixels` adds the images' own "pixels".
+    The network's features are written to `folder`, if given; `force` as in `features.written`.
     """
     shape, variables = models.input_shape(trained.model), placed(trained, mesh)
 
@@ -141,11 +141,11 @@ def run_probes(
 
     Args:
         found: as `extract_sets` returns them.
-        methods: of METHODS.
-        shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
-        k, temperature: the neighbours and how they vote.
-        seed: of what is drawn at random.
-        tell: takes a line about each probe as it ends.
+        methods: a selection of METHODS.
+        shots, seeds, l2: few-shot's images a class, the number of draws, the regularisation.
+        k, temperature: the number of neighbours and the temperature of their votes.
+        seed: of all random draws.
+        tell: is called with a line about each probe when it ends.
     """
     drawn = range(seed, seed + seeds)
     runs = {
@@ -173,12 +173,12 @@ def write_images(
     force: bool,
     layers: Layers,
 ) -> tuple[Trained, tuple[int, int], list[str]]:
-    """Write the features of image files, and those of `layers`.
+    """Write the features of image files: what the head sees, and those of `layers`.
 
     Returns:
-        The model, the shape of its features, and what is wrong with files that are left out.
+        The model, the shape of its features, and an error for each file that is left out.
 
-    Raises UserError: no file that can be read, or no place to write.
+    Raises UserError: no file can be read, or the folder cannot be written.
     """
     check_channels(found)
     mesh = sharding.make_mesh(sharding.MeshConfig())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any trained model, a run's or a published file's, with all that it takes to use it."""
+"""A trained model of a run or a published file, with everything needed to use it."""
 
 import dataclasses
 import enum
@@ -24,7 +24,7 @@ from vit_jax.weights.config import CHECKPOINT, KINDS, split
 from vit_jax.weights.published import describe as networks
 from vit_jax.weights.published.describe import preprocessing
 from vit_jax.weights.published.table import per_channel
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
 
@@ -32,17 +32,17 @@ _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm
 class Tta(enum.StrEnum):
     """Copies of an image for test-time augmentation, besides the image itself."""
 
-    FLIP = "flip"  # mirrored left to right: of each of the others one
+    FLIP = "flip"  # mirrored left to right; with SHIFT, the shifted copies too
     SHIFT = "shift"  # moved by 1/16 of its sides towards each corner, its edges repeated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A trained model; step and metrics are its checkpoint's, in mean and std white is 1."""
+    """A trained model, of a checkpoint's `step` and `metrics`; white is 1 in `mean` and `std`."""
 
     ref: str  # where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE", "hub:USER/NAME"
-    # The same, but of a run the very checkpoint that all of this is of, and of a repository the
-    # commit: there may be a newer one, or a better, when the weights are read.
+    # The same with the checkpoint of a run, or the commit of a repository, from which the rest was
+    # read: there may be a newer or better one by the time the weights are read.
     source: str
     model: ModelConfig
     # {"params": ..., **model_state} as numpy; {} before they are read.
@@ -50,15 +50,15 @@ class Trained:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     transform: TransformConfig  # what evaluation does to an image
-    reading: data.Reading = data.AS_SHOWN  # by which rules files become pixels: the run's
+    reading: data.Reading = data.AS_SHOWN  # the run's rules by which files become pixels
     class_names: tuple[str, ...]  # K of them
-    has_head: bool = True  # the weights had a head; where they had none, it is all zeros
+    has_head: bool = True  # whether the weights had a head; if not, it is all zeros
     loss: Loss = Loss.SOFTMAX  # what it was trained with
     ema: bool = False  # the weights are a run's moving average
     tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file
     step: int | None = None
-    best_by: str = ""  # the metric by which the step was chosen; "" where it was named, or the last
+    best_by: str = ""  # the metric that chose the step; "" if it was named or is the last
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -72,7 +72,7 @@ class Trained:
 
     @property
     def name(self) -> str:
-        """The last part of `ref`, for pictures, which others may see: no folder above it."""
+        """The last part of `ref`, for pictures: they may be published, so they name no folder."""
         return Path(self.ref.partition(":")[2]).name
 
 
@@ -81,7 +81,7 @@ def load(
     *,
     model: ModelConfig | None = None,
     overrides: Mapping[str, Any] | None = None,
-    resize: Resize = Resize.AUTO,
+    resize: ResizeRule = ResizeRule.AUTO,
     ema: bool | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
@@ -93,13 +93,13 @@ def load(
 
     Args:
         ref: "ckpt:DIR", "ckpt:DIR@STEP", "@best" or "@latest" of a run; "npz:FILE", "timm:FILE";
-            "hub:USER/NAME", "hub:USER/NAME@REVISION" or "hub:./FOLDER"; or a path, which is a run's
-            where it is a directory.
-        model: the model of a file, such as `models.variant("vit_b16_384")`; not for a run. A
-            repository has its own, which it replaces.
+            "hub:USER/NAME", "hub:USER/NAME@REVISION" or "hub:./FOLDER"; or a path: a directory is
+            a run's.
+        model: the model of a file, such as `models.variant("vit_b16_384")`; not for a run. It
+            replaces the model of a repository.
         overrides: fields of the model to change, {"image_size": (64,)}.
-        resize: the rule that resizes tables.
-        ema: take a run's moving average; by default whichever its best checkpoint was ranked by.
+        resize: the rule by which tables are resized.
+        ema: take a run's moving average; by default, if its checkpoints are ranked by it.
         mean, std, transform, class_names: replace the run's own or the published ones.
         headless: accept a file without a head, for features, such as DINO's and SigLIP's.
 
@@ -142,9 +142,9 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
 
 
 def with_model(found: Trained, model: ModelConfig) -> Trained:
-    """Replace the model, and with it what depends on it.
+    """Replace the model, and the fields that depend on it.
 
-    Raises UserError: a model that cannot be.
+    Raises UserError: the model is not valid.
     """
     models.create(model)  # which checks it
     if found.config is None:
@@ -160,9 +160,9 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
 
 
 def changes(trained: Trained) -> list[str]:
-    """List changes of the run's config, "model.image_size=(64,)"; its metrics are without them.
+    """List changes of the run's config, "model.image_size=(64,)", which its metrics do not have.
 
-    For a published file, its test-time augmentation at most.
+    The only change of a published file is its test-time augmentation.
     """
     cfg, tta = trained.config, [f"tta={','.join(trained.tta)}"] if trained.tta else []
     if cfg is None:
@@ -180,7 +180,7 @@ def changes(trained: Trained) -> list[str]:
 
 
 def with_tta(trained: Trained, names: Sequence[str]) -> Trained:
-    """Average predictions over copies of each image; raises UserError: an unknown one."""
+    """Average predictions over copies of each image; raises UserError: an unknown kind of copy."""
     for name in names:
         if name not in tuple(Tta):
             raise errors.unknown("tta", name, Tta)
@@ -219,11 +219,11 @@ def _of_repository(ref: str, model: ModelConfig | None) -> Trained:
 
 
 def read_weights(
-    trained: Trained, *, resize: Resize = Resize.AUTO, headless: bool = False
+    trained: Trained, *, resize: ResizeRule = ResizeRule.AUTO, headless: bool = False
 ) -> Trained:
     """Read the weights into the model, bringing tables and patch kernels to its size.
 
-    With `headless` a file without a head will do, for features.
+    With `headless` a file without a head is accepted, for features.
 
     Raises UserError: weights that do not fit.
     """
@@ -252,7 +252,7 @@ def _no_head(ref: str) -> str:
 
 
 def reference(ref: str) -> str:
-    """Write a plain path as a reference: a directory's is a run, a file's kind is its suffix's."""
+    """Write a plain path as a reference: a directory is a run, the suffix tells a file's kind."""
     path = Path(os.path.expanduser(ref))
     directory = Path(os.path.expanduser(ref.rpartition("@")[0] or ref))
     if ref and (path.is_dir() or directory.is_dir()):
@@ -307,14 +307,14 @@ def _of_run(place: str, ema: bool | None) -> Trained:
 
 
 def _transform(cfg: Config) -> TransformConfig:
-    """Return how the run evaluates: by the evaluation that ranks its checkpoints, or the first."""
+    """Return the transform of the evaluation that ranks a run's checkpoints, or of the first."""
     ranking = cfg.checkpoint.metric.partition("/")[0].removesuffix("_ema")
     chosen = cfg.evals.get(ranking) or next(iter(cfg.evals.values()), None)
     return chosen.transform if chosen else TransformConfig()
 
 
 def named(names: Sequence[str], model: ModelConfig) -> tuple[str, ...]:
-    """Name all K classes; raises UserError: another number of names than the model's classes."""
+    """Return the names of all K classes; raises UserError: `names` has another length."""
     count = model.num_classes
     if not count:
         return ()

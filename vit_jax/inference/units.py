@@ -113,7 +113,7 @@ def _check_normalised(images: Array, mean: Sequence[float], std: Sequence[float]
     black, white = float(np.min(-centre / spread)), float(np.max((1 - centre) / spread))
     slack = _SLACK * (white - black)
     within = black - slack <= low and high <= white + slack
-    # Of one value all over, such as zeros, nothing can be told.
+    # An image of a single value, such as zeros, tells nothing.
     unit = black < 0 <= low < high <= 1
     # Dark pixels of 0 to 255: a normalised image is of whole numbers by no chance.
     dark = black < 0 <= low < high and bool((images == jnp.round(images)).all())

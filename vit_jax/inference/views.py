@@ -97,7 +97,7 @@ def _as_image(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
 def file_batches(
     trained: Trained, files: Sequence[str], size: int, names: list[str], errors: list[str]
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Decode image files in threads; yield batches of `size`, as `evals.Batches` are.
+    """Decode image files in threads; yield batches of `size`, as an `evals.passes.Pass`.
 
     The files that could be read are appended to `names`, in the order of the stream. What is wrong
     with the others, which have rows of mask 0, is appended to `errors`.

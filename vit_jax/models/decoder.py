@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder of a masked autoencoder: from the kept tokens to the pixels of every patch.
+"""What self-supervision puts behind an encoder: the decoder of MAE and the head of DINO.
 
-The head of self-distillation: from features to scores over learned prototypes.
+The decoder goes from the kept tokens to the pixels of every patch, the head from features to scores
+over learned prototypes.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 
 # Its parameters, by the first component of their names, which are facebookresearch/mae's.
 PARAMETERS = ("decoder_embed", "decoder_blocks", "decoder_norm", "decoder_pred", "mask_token")
+_SMALL = 1e-12  # the least norm that is divided by, as in PyTorch's normalize
 
 
 def decoder_config(encoder: Any, dim: int, depth: int, num_heads: int) -> Any:
@@ -69,9 +71,6 @@ class Decoder(nn.Module):
         rows, columns = base.pair(cfg.patch, "patch")
         outputs = rows * columns * cfg.channels
         return Dense(outputs, jnp.float32, rules.linear, name="decoder_pred")(x)
-
-
-_SMALL = 1e-12  # the least norm that is divided by, as in PyTorch's normalize
 
 
 class ProjectionHead(nn.Module):

@@ -22,8 +22,7 @@ from vit_jax.errors import UserError, unknown
 from vit_jax.models.layers.dense import LORA_A, LORA_B, Dense
 from vit_jax.settings import fields
 from vit_jax.settings.fields import check_effects, value
-
-PyTree = Any
+from vit_jax.trees import PyTree
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)

@@ -18,8 +18,8 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models.base import ModelConfig
 from vit_jax.models.layers.pool import Pool
+from vit_jax.trees import PyTree
 
-PyTree = Any
 # By a reader's name: [L, n].
 Gates = Mapping[str, Array | np.ndarray]
 Kept = Mapping[str, Int[np.ndarray, "L k"]]  # likewise, indices in ascending order

@@ -18,9 +18,9 @@ from vit_jax.data import DataConfig, Source, View, one_view, reading
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
+from vit_jax.trees import PyTree
 from vit_jax.weights.adapters import Base
 
-PyTree = Any
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
 Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
@@ -107,12 +107,12 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a run learns. A subclass has to define `loss` and, unless it scores no images by
-    themselves, `example_losses`.
+    """What a run learns. A subclass defines `loss`; if it scores single images, it also defines
+    `example_losses`.
 
-    The defaults are those of an image encoder that reads one view of each image. Parameters of the
-    encoder keep the names that they have in the plain model, so that other runs and verbs find
-    them; what else is trained stands under names of its own.
+    The defaults suit an image encoder that reads one view of each image. The encoder's parameters
+    keep their names of the plain model, so that other runs and verbs find them; other trained
+    parameters have names of their own.
 
     Attributes:
         cfg: the objective's config.

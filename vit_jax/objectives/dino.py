@@ -2,17 +2,12 @@
 """Self-distillation without labels: DINO, and with iBOT and KoLeo the loss of DINOv2 and v3.
 
 A student learns from small and large crops of an image what a teacher, the moving average of its
-own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXiv:2508.10104).
+own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXiv:2508.10104). The
+teacher's targets are centred (DINO) or balanced (SwAV, arXiv:2006.09882), and no gradient passes
+through them: a teacher is not trained.
 
-The terms of self-distillation: DINO, iBOT and KoLeo, as DINOv2 adds them (arXiv:2304.07193).
-
-All functions see the global batch, so their result does not depend on how many devices hold it, and
-compute in float32.
-
-A teacher's targets: centred (DINO, arXiv:2104.14294) or balanced (SwAV, arXiv:2006.09882).
-
-All functions see the global batch, so their result does not depend on how many devices hold it, and
-compute in float32. No gradient passes through them: a teacher is not trained.
+The functions of losses and targets see the global batch, so their result does not depend on how
+many devices hold it, and compute in float32.
 """
 
 import dataclasses
@@ -39,6 +34,12 @@ from vit_jax.objectives.hiding import block_masks, gathered, mask_counts
 Scalar = float | Float[Array, ""]
 
 _EXACT = jax.lax.Precision.HIGHEST
+Centre = Float[Array, " K"] | Float[Array, "1 K"]
+Weights = Num[Array, " N"] | None
+_GLOBAL, _LOCAL = ("global_1", "global_2"), "local"
+_CENTRE_MOMENTUM = 0.9
+_COLLAPSED = 0.05  # of log K, and of a rank above 1: learning runs stay far above both
+_HEAD, _PATCH_HEAD, _TOKEN = "dino_head", "ibot_head", "mask_token"
 
 
 def dino_loss(
@@ -136,10 +137,6 @@ def _fixed(x: Float[Array, "*any"]) -> Float32[Array, "*any"]:
     return jax.lax.stop_gradient(x.astype(jnp.float32))
 
 
-Centre = Float[Array, " K"] | Float[Array, "1 K"]
-Weights = Num[Array, " N"] | None
-
-
 def softmax_targets(
     logits: Float[Array, "*rows K"], centre: Centre, temperature: Scalar
 ) -> Float32[Array, "*rows K"]:
@@ -212,12 +209,6 @@ def _mean(rows: Float[Array, "N K"], weights: Weights) -> Float32[Array, " K"]:
     share = weights.astype(jnp.float32)
     share /= jnp.where(share.sum() > 0, share.sum(), 1.0)
     return jnp.where(share[:, None] > 0, share[:, None] * rows, 0.0).sum(axis=0)
-
-
-_GLOBAL, _LOCAL = ("global_1", "global_2"), "local"
-_CENTRE_MOMENTUM = 0.9
-_COLLAPSED = 0.05  # of log K, and of a rank above 1: learning runs stay far above both
-_HEAD, _PATCH_HEAD, _TOKEN = "dino_head", "ibot_head", "mask_token"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the objectives that hide patches share: their checks, keys for each image, and patches.
+"""What objectives that hide patches share: checks, keys for each image, patches and masks.
 
-Masks made of rectangles of patches (BEiT, arXiv:2106.08254, algorithm 1), as DINOv2 draws them.
-
-All functions run on the device and see the global batch.
+Masks made of rectangles of patches are BEiT's (arXiv:2106.08254, algorithm 1), as DINOv2 draws
+them, on the device and for the global batch.
 """
 
 import dataclasses
@@ -21,6 +20,8 @@ from vit_jax.cost.flops import count, train_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.objectives.base import Batch, Objective
+
+_TRIES = 10  # for each block, in DINOv2's code
 
 
 def check(model: ModelConfig, objective: str) -> None:
@@ -89,9 +90,6 @@ def flops(objective: Objective, variables: Any) -> int:
     shape = (1, *models.input_shape(objective.model))
     batch: Batch = {"image": jax.ShapeDtypeStruct(shape, jnp.uint8)}  # pyright: ignore
     return train_flops(count(looped.example_losses, variables, batch))
-
-
-_TRIES = 10  # for each block, in DINOv2's code
 
 
 def mask_counts(

@@ -27,11 +27,11 @@ from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveCon
 from vit_jax.settings.fields import value
 
 LEVELS = 8  # of a channel: 3 bits
-_GRID = 4  # rows and columns of a patch's colours with Target.GRID
+_GRID = 4  # rows and columns of a patch's colours with PatchTarget.GRID
 _HEAD, _TOKEN = "patch_head", "mask_token"
 
 
-class Target(enum.StrEnum):
+class PatchTarget(enum.StrEnum):
     """What is predicted of a corrupted patch: the paper's three settings."""
 
     MEAN = "mean"  # its mean colour in 3 bits a channel: one class of 512
@@ -56,7 +56,7 @@ class MaskedPatchConfig(ObjectiveConfig):
     share: float = value(0.5, above=0, below=1)
     masked: float = value(0.8, least=0, most=1)
     swapped: float = value(0.1, least=0, most=1)
-    target: Target = Target.MEAN
+    target: PatchTarget = PatchTarget.MEAN
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for shares that are more than all, or a model without tokens."""
@@ -67,7 +67,7 @@ class MaskedPatchConfig(ObjectiveConfig):
             sums = f"objective.masked={self.masked} and objective.swapped={self.swapped}"
             raise UserError(f"{sums} are more than 1 together; lower one")
         sides = models.pair(getattr(model, "patch", (1,)), "patch")
-        if self.target is Target.GRID and any(side % _GRID for side in sides):
+        if self.target is PatchTarget.GRID and any(side % _GRID for side in sides):
             why = f"needs a patch that {_GRID} divides, not model.patch={sides}"
             raise UserError(f"objective.target=grid {why}")
 
@@ -86,11 +86,11 @@ class MaskedPatch(Objective):
         channels = self.model.channels
         rows, columns = models.pair(self._vit.patch, "patch")
         match self.cfg.target:
-            case Target.MEAN:
+            case PatchTarget.MEAN:
                 outputs = LEVELS**channels
-            case Target.GRID:
+            case PatchTarget.GRID:
                 outputs = _GRID**2 * LEVELS**channels
-            case Target.PIXELS:
+            case PatchTarget.PIXELS:
                 outputs = rows * columns * channels
         return Dense(outputs, jnp.float32, jax.nn.initializers.zeros, name=_HEAD)
 
@@ -138,11 +138,13 @@ class MaskedPatch(Objective):
         cfg, total = self.cfg, hiding.num_patches(self.model)
         size = hiding.counted(self.model, cfg.share, "objective.share")
         source, corrupted = corruption(keys, total, size, cfg.masked, cfg.swapped)
-        if cfg.target is Target.PIXELS:
+        if cfg.target is PatchTarget.PIXELS:
             pixels = data.normalize(image, self.data.mean, self.data.std)
             found = hiding.patches(pixels, self.model)
         else:
-            found = color_ids(image, self._vit.patch, 1 if cfg.target is Target.MEAN else _GRID)
+            found = color_ids(
+                image, self._vit.patch, 1 if cfg.target is PatchTarget.MEAN else _GRID
+            )
         targets = jnp.take_along_axis(found, corrupted[:, :, None], axis=1)
         return {"source": source, "corrupted": corrupted, "targets": targets}
 
@@ -156,7 +158,7 @@ class MaskedPatch(Objective):
         tokens = jnp.take_along_axis(out.tokens, places, axis=1)
         found = cast(jax.Array, self.head.apply({"params": params[_HEAD]}, tokens))
         targets = batch["targets"]
-        if self.cfg.target is Target.PIXELS:
+        if self.cfg.target is PatchTarget.PIXELS:
             return jnp.square(found - targets).mean(axis=(1, 2)), None, state
         logits = found.reshape(*targets.shape, -1)  # [B, n, T, 512]
         likely = jax.nn.log_softmax(logits, axis=-1)

@@ -27,10 +27,10 @@ class HoldState(NamedTuple):
 
 
 def holding(tx: optax.GradientTransformation, held: Set[str], steps: int) -> Transformation:
-    """Keep the parameters that `held` names as they are for the first `steps` steps.
+    """Hold the parameters in `held` constant for the first `steps` steps.
 
-    Their gradients are zero to `tx`. It is told `waits`, whether this is one of those steps, which
-    `apart` needs.
+    In those steps `tx` sees zeros as their gradients. It is passed `waits`, whether this is such a
+    step, which `apart` needs.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -51,7 +51,7 @@ def holding(tx: optax.GradientTransformation, held: Set[str], steps: int) -> Tra
 
 
 def filled(tree: PyTree, held: Set[str], waits: jax.Array, value: float) -> PyTree:
-    """Replace the leaves that `held` names by `value` where `waits`, a bool scalar."""
+    """Replace the leaves in `held` by `value` if `waits`, a bool scalar."""
 
     def one(name: str, leaf: jax.Array) -> jax.Array:
         return jnp.where(waits, jnp.full_like(leaf, value), leaf) if name in held else leaf
@@ -60,10 +60,10 @@ def filled(tree: PyTree, held: Set[str], waits: jax.Array, value: float) -> PyTr
 
 
 def apart(tx: optax.GradientTransformation, held: Set[str]) -> optax.GradientTransformation:
-    """Give the parameters that `held` names a `tx` of their own, whose state keeps while they wait.
+    """Apply a separate `tx` to the parameters in `held`, whose state is constant while they wait.
 
-    Otherwise their moments would be corrected for a start long ago when their first gradient comes:
-    Adam's first step would be 3 times as long, Adafactor's 30 times.
+    With the common state, the bias correction of their moments would count the steps in which they
+    waited: Adam's first step would be 3 times as long, Adafactor's 30 times.
     """
 
     def labels(params: PyTree) -> PyTree:
@@ -73,7 +73,7 @@ def apart(tx: optax.GradientTransformation, held: Set[str]) -> optax.GradientTra
 
 
 def _waiting(tx: optax.GradientTransformation) -> Transformation:
-    """Keep the state of `tx` where `waits`: its moments as in a skipped step, and its counters."""
+    """Keep the state of `tx` constant if `waits`: moments as in a skipped step, and counters."""
     tx = optax.with_extra_args_support(tx)
 
     def update(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines about work that takes long, so that nothing runs for a minute in silence."""
+"""Messages about slow work, so that no minute passes without one."""
 
 import contextlib
 import functools
@@ -18,9 +18,9 @@ _LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILE = "/jax/core/compile/backend_compile_duration"
 _COMPILING = 3.0  # seconds before the first line about a compilation
 _EVERY = 60.0  # seconds between lines
-_SILENT = 10.0  # and before the first one of `counted`
-# Seconds of XLA's CPU compiler a second of jax's lowering, which runs just before and is as slow
-# as the machine: 15 (Mixer), 30 to 55 (ViT, Swin, CaiT), 75 to 90 (ResNet, RegNet).
+_SILENT = 10.0  # seconds before the first line of `counted`
+# Time of XLA's CPU compiler over the time of jax's lowering, which runs just before it on the same
+# machine: 15 (Mixer), 30 to 55 (ViT, Swin, CaiT), 75 to 90 (ResNet, RegNet).
 _RATIO = 50
 
 _lowered: dict[int, float] = {}  # by thread, the seconds of its last lowering
@@ -29,11 +29,11 @@ _compiling: dict[int, threading.Event] = {}  # by thread, set when its compilati
 
 @contextlib.contextmanager
 def said(what: str, after: float = 10.0) -> Iterator[None]:
-    """Print to stderr, on process 0, what takes more than `after` seconds, and how long it takes.
+    """Print to stderr, on process 0, that work takes more than `after` seconds, and how long.
 
     Args:
-        what: "reading the labels of X".
-        after: seconds of silence before the first line; more lines follow every minute.
+        what: the work, such as "reading the labels of X".
+        after: seconds before the first line; another line follows every minute.
     """
     ended = threading.Event()
     thread = threading.Thread(target=_watch, args=(what, ended, after), daemon=True)
@@ -47,16 +47,16 @@ def said(what: str, after: float = 10.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr, on process 0, how much of a work of many parts is done.
+    """Show on stderr, on process 0, how many parts of some work are done.
 
-    A bar on a terminal; elsewhere a line after ten seconds, and one every minute.
+    A terminal shows a bar; otherwise a line is printed after ten seconds and then every minute.
 
     Args:
-        what: "looking at the images of X".
+        what: the work, such as "looking at the images of X".
         total: the number of parts.
 
     Yields:
-        What to call with each number of parts that are done.
+        A function that takes the number of parts that were done since its last call.
     """
     start = time.monotonic()
     said, count = start - _EVERY + _SILENT, 0
@@ -83,13 +83,13 @@ def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @functools.cache  # listeners stay for the life of the process
 def say_compilations() -> None:
-    """Do as `said` for every program that XLA compiles, with an estimate on a CPU."""
+    """Print lines as `said` does for every program that XLA compiles; on a CPU with an estimate."""
     jax.monitoring.register_scalar_listener(_on_start)
     jax.monitoring.register_event_duration_secs_listener(_on_end)
 
 
 def by_another_compiler() -> None:
-    """Estimate no time for the program that this thread has just lowered: it is for no CPU."""
+    """Drop the estimate for the program that this thread has just lowered: no CPU will run it."""
     _lowered.pop(threading.get_ident(), None)
 
 
@@ -125,7 +125,7 @@ def _watch(what: str, ended: threading.Event, after: float, about: str = "") -> 
 
 
 def is_first() -> bool:
-    """Return whether this is process 0, without a device being looked for."""
+    """Return whether this is process 0, without starting a backend."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 

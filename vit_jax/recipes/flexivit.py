@@ -15,7 +15,7 @@ from vit_jax.optim import MomentDtype, OptimConfig
 from vit_jax.recipes import MEAN, STD, google
 from vit_jax.recipes import digits as scans
 from vit_jax.weights.config import InitConfig
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 # 240 pixels in grids of 30 to 5.
 PATCHES = (48, 40, 30, 24, 20, 16, 15, 12, 10, 8)
@@ -55,7 +55,7 @@ def imagenet(model: ViTConfig) -> Config:
     config.data.batch_size = 1024
     config.data.mean, config.data.std = MEAN, STD
     config.data.mix = MixConfig(mixup_alpha=1.0)
-    config.init = InitConfig(weights=weights, resize=Resize.GOOGLE)
+    config.init = InitConfig(weights=weights, resize=ResizeRule.GOOGLE)
     # Differs from paper: the teacher sees the student's crop enlarged; theirs is cut out of the
     # original image at 384 pixels too.
     teacher = TeacherConfig(kind=Distillation.KL, alpha=1.0, teacher=of_teacher, weights=weights)

@@ -19,7 +19,7 @@ from vit_jax.recipes import choose
 from vit_jax.weights.config import InitConfig
 
 
-class Task(NamedTuple):
+class VtabTask(NamedTuple):
     """A task: its group, its dataset, where its last 200 images begin, its test split, K."""
 
     group: str
@@ -31,32 +31,32 @@ class Task(NamedTuple):
 
 _LATE, _VAL, _60, _80 = "train[90%:90%", "validation[", "train[60%:60%", "train[80%:80%"
 _NATURAL, _SPECIALIZED, _STRUCTURED = "Natural", "Specialized", "Structured"
-TASKS: Mapping[str, Task] = {
-    "caltech101": Task(_NATURAL, "caltech101:3", _LATE, "test", 102),
-    "cifar100": Task(_NATURAL, "cifar100:3", _LATE, "test", 100),
-    "dtd": Task(_NATURAL, "dtd:3", _VAL, "test", 47),
-    "flowers": Task(_NATURAL, "oxford_flowers102:2", _VAL, "test", 102),
-    "pets": Task(_NATURAL, "oxford_iiit_pet:3", _80, "test", 37),
-    "sun397": Task(_NATURAL, "sun397/tfds:4", _VAL, "test", 397),
-    "svhn": Task(_NATURAL, "svhn_cropped:3", _LATE, "test", 10),
-    "camelyon": Task(_SPECIALIZED, "patch_camelyon:2", _VAL, "test", 2),
-    "eurosat": Task(_SPECIALIZED, "eurosat/rgb:2", _60, "train[80%:]", 10),
-    "resisc45": Task(_SPECIALIZED, "resisc45:3", _60, "train[80%:]", 45),
-    "retinopathy": Task(
+TASKS: Mapping[str, VtabTask] = {
+    "caltech101": VtabTask(_NATURAL, "caltech101:3", _LATE, "test", 102),
+    "cifar100": VtabTask(_NATURAL, "cifar100:3", _LATE, "test", 100),
+    "dtd": VtabTask(_NATURAL, "dtd:3", _VAL, "test", 47),
+    "flowers": VtabTask(_NATURAL, "oxford_flowers102:2", _VAL, "test", 102),
+    "pets": VtabTask(_NATURAL, "oxford_iiit_pet:3", _80, "test", 37),
+    "sun397": VtabTask(_NATURAL, "sun397/tfds:4", _VAL, "test", 397),
+    "svhn": VtabTask(_NATURAL, "svhn_cropped:3", _LATE, "test", 10),
+    "camelyon": VtabTask(_SPECIALIZED, "patch_camelyon:2", _VAL, "test", 2),
+    "eurosat": VtabTask(_SPECIALIZED, "eurosat/rgb:2", _60, "train[80%:]", 10),
+    "resisc45": VtabTask(_SPECIALIZED, "resisc45:3", _60, "train[80%:]", 45),
+    "retinopathy": VtabTask(
         _SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300:3", _VAL, "test", 5
     ),
-    "clevr_count": Task(_STRUCTURED, "clevr:3?label=count", _LATE, "validation", 8),
-    "clevr_distance": Task(_STRUCTURED, "clevr:3?label=distance", _LATE, "validation", 6),
-    "dmlab": Task(_STRUCTURED, "dmlab:2.0.1", _VAL, "test", 6),
-    "dsprites_location": Task(_STRUCTURED, "dsprites:2?label=location", _80, "train[90%:]", 16),
-    "dsprites_orientation": Task(
+    "clevr_count": VtabTask(_STRUCTURED, "clevr:3?label=count", _LATE, "validation", 8),
+    "clevr_distance": VtabTask(_STRUCTURED, "clevr:3?label=distance", _LATE, "validation", 6),
+    "dmlab": VtabTask(_STRUCTURED, "dmlab:2.0.1", _VAL, "test", 6),
+    "dsprites_location": VtabTask(_STRUCTURED, "dsprites:2?label=location", _80, "train[90%:]", 16),
+    "dsprites_orientation": VtabTask(
         _STRUCTURED, "dsprites:2?label=orientation", _80, "train[90%:]", 16
     ),
-    "kitti_distance": Task(_STRUCTURED, "kitti:3?label=distance", _VAL, "test", 4),
-    "smallnorb_azimuth": Task(
+    "kitti_distance": VtabTask(_STRUCTURED, "kitti:3?label=distance", _VAL, "test", 4),
+    "smallnorb_azimuth": VtabTask(
         _STRUCTURED, "smallnorb:2?label=label_azimuth", "test[", "test[50%:]", 18
     ),
-    "smallnorb_elevation": Task(
+    "smallnorb_elevation": VtabTask(
         _STRUCTURED, "smallnorb:2?label=label_elevation", "test[", "test[50%:]", 9
     ),
 }
@@ -69,7 +69,7 @@ PUBLISHED: Mapping[str, float] = dict(zip(TASKS, map(float, _L16.split()), stric
 MEANS = {"ViT-L/16, ImageNet-21k": 72.72, "ViT-L/16, JFT": 76.28, "ViT-H/14, JFT": 77.63}
 
 
-def train_split(task: Task) -> str:
+def train_split(task: VtabTask) -> str:
     """Return the 800 images to train on with the 200 that choices are made by."""
     start = task.val
     return f"train[:800]+{start}{'+' if start.endswith('%') else ':'}200]"

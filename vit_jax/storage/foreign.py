@@ -18,10 +18,10 @@ _LONGEST, _DEEPEST = 255, 64  # bytes of a part, parts of a name
 
 
 def fault(name: object) -> str:
-    """Say why a name leads nowhere in its own folder; "" of one that does.
+    """Return why a name cannot be a file's inside its own folder; "" if it can.
 
-    A name is parts joined by "/": none empty, of dots alone, a drive's, with a backslash or a
-    control character, none that a file system cannot hold.
+    A name is parts joined by "/". No part may be empty, consist of dots, be a drive's, hold a
+    backslash or a control character, or be one that a file system cannot store.
     """
     if not isinstance(name, str) or not name:
         return "is no name"

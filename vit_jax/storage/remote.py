@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files on disk and in buckets by one name: DIR/a.tar, gs://, s3://, hf:// and https:// addresses.
 
-The drivers are fsspec's, an extra each; ranges of gs:// and https:// files are read by urllib3, for
-two thirds of the CPU time. A request that fails for a moment is tried again with growing pauses, by
-the driver where it does so itself; what stays wrong is one line that names the address.
-
-Names written with braces, as shells have them: {000..146}, {a,b}.
+A name may have braces, as shells have them: {000..146}, {a,b}. The drivers are fsspec's, an extra
+each; ranges of gs:// and https:// files are read by urllib3, for two thirds of the CPU time. A
+request that fails for a moment is tried again with growing pauses, by the driver where it does so
+itself; what stays wrong is one line that names the address.
 """
 
 import functools
@@ -23,6 +22,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 from vit_jax.storage import foreign
+
+T = TypeVar("T")
+_TRIES = 6
+_PUBLIC = "the file must be public, or the address signed"
+_ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
+# Seconds before the second try; each pause is twice the one before.
+_FIRST_PAUSE = 0.5
+# Seconds without a connection, and without a byte, after which a request has failed.
+_CONNECT, _SILENCE = 20.0, 30.0
+# Connections of a process, as many as aiohttp's.
+_CONNECTIONS = 100
 
 
 def braces(pattern: str) -> list[str]:
@@ -42,11 +52,6 @@ def braces(pattern: str) -> list[str]:
     return [text for word in words for text in braces(f"{before}{word}{after}")]
 
 
-T = TypeVar("T")
-
-_TRIES = 6
-
-
 class _Kind(NamedTuple):
     """What differs between the kinds of addresses."""
 
@@ -55,7 +60,6 @@ class _Kind(NamedTuple):
     tries: int = _TRIES  # of one request; 1 where the driver tries again itself, for half a minute
 
 
-_PUBLIC = "the file must be public, or the address signed"
 _KINDS = {
     "gs": _Kind("gcs", "run `gcloud auth application-default login`", tries=1),
     "s3": _Kind("s3", "run `aws configure`, or set FSSPEC_S3_ANON=true for a public bucket"),
@@ -64,14 +68,6 @@ _KINDS = {
     "http": _Kind("http", _PUBLIC),
 }
 SCHEMES = tuple(_KINDS)
-_ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
-
-# Seconds before the second try; each pause is twice the one before.
-_FIRST_PAUSE = 0.5
-# Seconds without a connection, and without a byte, after which a request has failed.
-_CONNECT, _SILENCE = 20.0, 30.0
-# Connections of a process, as many as aiohttp's.
-_CONNECTIONS = 100
 
 
 class RemoteError(UserError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sweep in a bucket: the directory of this machine that stands for it, and what workers share.
 
-Each run is kept in the bucket by itself (train/mirror.py); its staging directory lies below that
+Each run is kept in the bucket by itself (workdir/mirror.py); its staging directory lies below that
 directory. Points, claims and the queue of the sweep are objects.
 """
 

@@ -24,7 +24,7 @@ _ONE_BUDGET = 0.1  # by which FLOPs of runs planned for the same may differ
 Law = TypeVar("Law")
 
 
-class Run(NamedTuple):
+class FinishedRun(NamedTuple):
     """A finished run as a point of a law; of several that differ in their seed, their mean."""
 
     name: str
@@ -48,9 +48,9 @@ class Laws:
         refused: by law, why it could not be fitted.
     """
 
-    runs: Sequence[Run]
-    others: Mapping[str, Sequence[Run]]
-    frontier: Sequence[Run]
+    runs: Sequence[FinishedRun]
+    others: Mapping[str, Sequence[FinishedRun]]
+    frontier: Sequence[FinishedRun]
     compute: scaling.PowerLaw | None
     held_out: scaling.HeldOut | None
     joint: scaling.Chinchilla | None
@@ -134,12 +134,12 @@ def fit(place: Path, found: Sequence[Outcome]) -> Laws:
     )
 
 
-def _columns(runs: Sequence[Run]) -> tuple[list[float], ...]:
+def _columns(runs: Sequence[FinishedRun]) -> tuple[list[float], ...]:
     """Return parameters, examples, FLOPs and values."""
     return tuple([float(run[i]) for run in runs] for i in range(1, 5))
 
 
-def _groups(found: Sequence[Outcome]) -> dict[str, list[tuple[Run, Outcome]]]:
+def _groups(found: Sequence[Outcome]) -> dict[str, list[tuple[FinishedRun, Outcome]]]:
     """Put finished runs that may follow one law together, by what they have in common."""
     all_overrides = [result.point.overrides for result in found]
     fields = sorted({x for each in all_overrides for x in each if not x.startswith(_OF_SIZE)})
@@ -156,7 +156,7 @@ def _groups(found: Sequence[Outcome]) -> dict[str, list[tuple[Run, Outcome]]]:
         apart = {x: point.overrides[x] for x in differing if x in point.overrides}
         label = " ".join(f"{field.rpartition('.')[2]}={value}" for field, value in apart.items())
         value = _mean([_measured(result) for result in results])
-        run = Run(point.name, point.params, point.examples, point.flops, value)
+        run = FinishedRun(point.name, point.params, point.examples, point.flops, value)
         groups[label].append((run, results[0]))
     return groups
 
@@ -173,7 +173,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _shapes(
     place: Path,
-    group: Sequence[tuple[Run, Outcome]],
+    group: Sequence[tuple[FinishedRun, Outcome]],
     tried: Callable[[str, Callable[[], scaling.ShapeLaw]], scaling.ShapeLaw | None],
 ) -> dict[str, scaling.ShapeLaw]:
     """Fit the law of each dimension of the shape that is varied alone, around a centre."""

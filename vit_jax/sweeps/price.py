@@ -113,7 +113,7 @@ def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -
 def find_device(name: str, count: int) -> Device:
     """Return `count` devices, so many times as fast as one, of the kind that `--device` names.
 
-    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12".
+    `name` is a chip of `cost.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12".
 
     Raises UserError: an unknown name.
     """

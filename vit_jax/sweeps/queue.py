@@ -6,7 +6,7 @@ remembers the results for Optuna's samplers. A worker that dies leaves its trial
 finished is COMPLETE, one that was stopped or failed by itself PRUNED, which samplers take for a bad
 one; FAIL is a trial that counts for nothing.
 
-What workers share: a sweep's points, each trained by one of them, and a machine's devices.
+Workers share the points, each trained by the one that claims it, and a machine's devices.
 """
 
 import contextlib
@@ -30,6 +30,8 @@ JOURNAL = "queue.log"
 _RUN = "run"  # a trial's attribute: which run of the sweep it stands for
 _LOCK_SECONDS = 5  # after which the journal's lock was left by a worker that was killed
 _STARTING = 120.0  # seconds, after which a trial without a run has lost its worker
+_GPUS = "CUDA_VISIBLE_DEVICES"
+_GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
 
 def optuna() -> Any:
@@ -142,10 +144,6 @@ def end(study: Any, trial: Any, value: float | None, *, state: str = "PRUNED") -
 def _trials(study: Any, *states: str) -> list[Any]:
     kinds = tuple(optuna().trial.TrialState[state] for state in states)
     return study.get_trials(deepcopy=False, states=kinds)
-
-
-_GPUS = "CUDA_VISIBLE_DEVICES"
-_GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
 
 @contextlib.contextmanager

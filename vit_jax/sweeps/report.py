@@ -20,7 +20,7 @@ from vit_jax.figures.plots import COLOURS, GREY, MARKERS, thin
 from vit_jax.process.escapes import html, terminal
 from vit_jax.settings.durations import format_duration
 from vit_jax.storage import files
-from vit_jax.sweeps.laws import Laws, Run
+from vit_jax.sweeps.laws import FinishedRun, Laws
 from vit_jax.sweeps.results import Outcome
 
 _OTHER, _LAW = COLOURS[:2]
@@ -111,7 +111,7 @@ def _annotate(axes: Any, text: str) -> None:
     axes.text(0.03, 0.03, lines, transform=axes.transAxes, **style)
 
 
-def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
+def _sizes(axes: Any, runs: Sequence[FinishedRun]) -> Any:
     """Return what colours numbers of parameters, with its bar beside the panel."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has become of the points of a sweep, read from their directories alone.
 
-The table of a sweep of cases, whose points are named GROUP/CASE, each once or by many seeds.
+`table` is for a sweep of cases, whose points are named GROUP/CASE, each trained once or by many
+seeds.
 """
 
 import dataclasses
@@ -24,6 +25,8 @@ from vit_jax.train.report.writers import read_jsonl
 from vit_jax.workdir import folder as workdir
 
 _ENDED = "ended.json"
+_NAME = re.compile(r"([^/]+)/(.+?)(?: seed=\d+)?")
+Cases = Mapping[str, Mapping[str, Sequence[float]]]  # group -> case -> one value for each seed
 
 
 class State(enum.StrEnum):
@@ -63,7 +66,7 @@ class Outcome:
         return self.curve[-1][1] if finished else None
 
 
-class Ended(NamedTuple):
+class EndedTrial(NamedTuple):
     """Why workers do not start a run again: FAILED or PRUNED, the reason, seconds since 1970."""
 
     state: State
@@ -115,11 +118,11 @@ def is_finished(run: Path) -> bool:
     return workdir.finished_step(run) is not None
 
 
-def ended(run: Path) -> Ended | None:
+def ended(run: Path) -> EndedTrial | None:
     """Read how a run ended that is not started again; None for others."""
     try:
         values = json.loads(foreign.read(run / _ENDED))
-        return Ended(State(values["state"]), str(values["told"]), float(values["time"]))
+        return EndedTrial(State(values["state"]), str(values["told"]), float(values["time"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -135,10 +138,6 @@ def unmark(run: Path) -> None:
     """Forget how a run ended, before it is started again."""
     (run / _ENDED).unlink(missing_ok=True)
     in_bucket.send(run / _ENDED)
-
-
-_NAME = re.compile(r"([^/]+)/(.+?)(?: seed=\d+)?")
-Cases = Mapping[str, Mapping[str, Sequence[float]]]  # group -> case -> one value for each seed
 
 
 def cases(found: Sequence[Outcome]) -> Cases:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training: state, step, loop, checkpoints, and what a person sees of them."""
+"""How a run trains: its beginning, its steps, what is done between them, its end."""

@@ -17,12 +17,12 @@ from vit_jax.models import ModelConfig, lora
 from vit_jax.models.lora import Adapter, LoraConfig
 from vit_jax.objectives import Batch, Context, Extras, Objective, Predict
 from vit_jax.settings.durations import Clock
+from vit_jax.trees import PyTree
 from vit_jax.weights import adapters, heads
 from vit_jax.weights.adapters import Base
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.files import digest
 
-PyTree = Any
 # The parts of what the step takes and never changes.
 BASE, REST = "base", "objective"
 

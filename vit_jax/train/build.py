@@ -33,8 +33,8 @@ from vit_jax.storage import files
 from vit_jax.train.adapted import make_objective
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
+from vit_jax.trees import PyTree
 
-PyTree = Any
 SPLITS = "splits.csv"
 
 
@@ -292,7 +292,7 @@ def evaluators(
     return {
         name: evals.create(
             cfg.evals[name],
-            evals.Context(
+            evals.EvalContext(
                 data=cfg.data,
                 sources=splits,
                 image_size=(height, width),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax import data
-from vit_jax.checkpoints.manifest import raising_unreadable
+from vit_jax.checkpoints.manifest import raising_inaccessible
 from vit_jax.data import account
 from vit_jax.data.sources.base import account_of
 
@@ -19,7 +19,7 @@ _SAMPLES = 16  # examples of a split whose contents are compared
 def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]]) -> dict[str, Any]:
     """Return what `changes` compares, by split.
 
-    Raises Unreadable: the operating system cannot read the data.
+    Raises Inaccessible: the operating system cannot read the data.
     """
     splits = {"train": train} | {
         f"evals.{name}.{split}".rstrip("."): source
@@ -29,7 +29,7 @@ def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]])
     return {split: _describe(source) for split, source in splits.items()}
 
 
-@raising_unreadable
+@raising_inaccessible
 def _describe(source: data.Source) -> dict[str, Any]:
     """Return name, number of examples, digest of file names, and checksums of a few examples.
 

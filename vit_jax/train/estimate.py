@@ -80,7 +80,7 @@ def estimate_traffic(
 
 def estimate_step(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
-) -> scale.Step:
+) -> scale.StepTime:
     """Predict the time of a run's step on chips that are here or not, as a range."""
     count = step_flops(cfg, parts)
     if cfg.model.remat is models.Remat.FULL:  # the forward pass, again

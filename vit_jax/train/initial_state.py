@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,14 +19,13 @@ from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
+from vit_jax.trees import PyTree
 from vit_jax.weights import heads
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.config import CHECKPOINT, InitConfig, split
 from vit_jax.weights.heads import Move
 from vit_jax.weights.layout import Own
 from vit_jax.weights.readers.ckpt import Checkpoint
-
-PyTree = Any
 
 
 def check(init: InitConfig, model: ModelConfig, class_names: Sequence[str] = ()) -> None:

@@ -2,7 +2,7 @@
 """`fit`: `open_run` checks, `first_position` restores or initialises, `train` runs the steps.
 
 A batch is a function of the seed and the step, so that a step number is all that a resume needs of
-the data (data/stream.py); what is learned is the objective's (objectives/base.py).
+the data (data/order.py); what is learned is the objective's (objectives/base.py).
 """
 
 import contextlib

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.train.health.spikes import no_losses
-
-PyTree = Any
+from vit_jax.trees import PyTree
 
 
 @flax.struct.dataclass

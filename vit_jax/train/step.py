@@ -18,8 +18,8 @@ from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.optim import Climb
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
+from vit_jax.trees import PyTree
 
-PyTree = Any
 Loss = Callable[[PyTree, Context, Batch, jax.Array], tuple[Any, Aux]]  # `Objective.loss`
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]

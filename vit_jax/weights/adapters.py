@@ -14,7 +14,7 @@ from vit_jax.models import ModelConfig, lora
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.files import WeightsFile, digest
 from vit_jax.weights.readers.ckpt import Checkpoint
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 Read = Callable[..., Mapping[str, np.ndarray]]  # `weights.read`
 
@@ -42,7 +42,7 @@ class Base(NamedTuple):
         try:
             base = cls(**{**saved, "skip": tuple(saved["skip"]), "scale": float(saved["scale"])})
             kinds = {name: type(value) for name, value in base._asdict().items()}
-            Resize(base.resize)
+            ResizeRule(base.resize)
         except (TypeError, KeyError, ValueError):
             kinds = {}
         usual = kinds == {**cls.__annotations__, "skip": tuple}
@@ -70,7 +70,7 @@ def read_base(
 
     Raises UserError: the base is missing or damaged, lacks one of them, or is not what it was.
     """
-    given = {"resize": Resize(base.resize), "ema": base.ema, "headless": True}
+    given = {"resize": ResizeRule(base.resize), "ema": base.ema, "headless": True}
     ref = _present(base.weights, elsewhere)
     try:
         found = read(ref, model, skip=base.skip, **given)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill a model's variables from a file, strictly: nothing missing, nothing left over, no NaN.
 
-A kernel of images with other channels, by timm's rule (timm.models.adapt_input_conv).
+A kernel of images with other channels is adapted by timm's rule (timm.models.adapt_input_conv).
 """
 
 import difflib
@@ -20,6 +20,15 @@ from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape
 
 _log = logging.getLogger(__name__)
+# The layers of a model that turn features into logits, by our names.
+HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
+# Modules that are heads, by the names of ours and of transformers.
+_HEADS = {"head", "head_dist", "head_norm", "pre_logits"}
+_HEADS |= {"classifier", "cls_classifier", "distillation_classifier"}
+# (name, value in our layout, wanted shape) -> value of that shape; raises UserError where it can't.
+Resizer = Callable[[str, np.ndarray, Shape], np.ndarray]
+# Parameters whose shape depends on the input size or the patch, by the end of their name.
+RESIZABLE = re.compile(r"(^|/)(pos_embed|rel_pos_bias|patch_embed/kernel)$")
 
 
 def fits(old: int, new: int) -> bool:
@@ -55,15 +64,6 @@ def adapted(
     return found
 
 
-# The layers of a model that turn features into logits, by our names.
-HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
-
-
-# Modules that are heads, by the names of ours and of transformers.
-_HEADS = {"head", "head_dist", "head_norm", "pre_logits"}
-_HEADS |= {"classifier", "cls_classifier", "distillation_classifier"}
-
-
 class OtherHead(UserError):
     """All that does not fit is heads."""
 
@@ -73,18 +73,10 @@ class OtherHead(UserError):
         self.lacking = lacking  # whether the file has no head at all
 
 
-# (name, value in our layout, wanted shape) -> value of that shape; raises UserError where it can't.
-Resizer = Callable[[str, np.ndarray, Shape], np.ndarray]
-
-
 def in_memory(values: Mapping[str, np.ndarray], name: str = "the given arrays") -> WeightsFile:
     """Return a WeightsFile over arrays in memory."""
     shapes = {key: tuple(value.shape) for key, value in values.items()}
     return WeightsFile(name, shapes, lambda key: np.asarray(values[key], np.float32))
-
-
-# Parameters whose shape depends on the input size or the patch, by the end of their name.
-RESIZABLE = re.compile(r"(^|/)(pos_embed|rel_pos_bias|patch_embed/kernel)$")
 
 
 def fill(

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the parameters of a fresh run come from.
-
-References to weights, "KIND:PATH": which kinds there are, and their two parts.
-"""
+"""Where the parameters of a fresh run come from: references "KIND:PATH", and the config group."""
 
 import dataclasses
 import os
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.settings import fields
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 KINDS = ("hub", "hf")  # two names of one kind: a repository
 CHECKPOINT = "ckpt"  # the kind that is a directory, not a file
@@ -50,7 +47,7 @@ class InitConfig:
 
     weights: str = ""
     skip: tuple[str, ...] = ()
-    resize: Resize = Resize.AUTO
+    resize: ResizeRule = ResizeRule.AUTO
     ema: bool = False
     new_head: bool = False
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every reader returns, and asks first: is it a file of weights, with names fit to print?
 
-What training code puts before the names of a network's tensors, taken away again.
-
-torch.compile, FSDP and checkpointed activations name a layer of their own anywhere; DataParallel,
-Lightning and training scripts put the network under a name.
+What training code puts before the names of a network's tensors is taken away again: torch.compile,
+FSDP and checkpointed activations name a layer of their own anywhere; DataParallel, Lightning and
+training scripts put the network under a name.
 """
 
 import difflib
@@ -26,6 +25,14 @@ MAX_TENSORS = 2**16
 MAX_NAME = 512
 # No weights have more axes, and no memory holds a longer one.
 _MAX_AXES, MAX_SIDE = 32, 2**48
+_LAYERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+_ANYWHERE = re.compile(rf"(?<![^.])(?:{'|'.join(_LAYERS)})\.")
+_FIRST = ("module.", "model.", "state_dict.")  # no network's own, where all names have it
+_NETWORKS = (
+    *(*_FIRST, "backbone.", "encoder.", "student.", "teacher.", "ema.", "ema_model.", "model_ema."),
+    *("net.", "network.", "base_model.", "trunk.", "target_encoder.", "image_encoder.", "vit."),
+)
+_DEPTH = 6
 
 
 class WeightsFile(NamedTuple):
@@ -105,16 +112,6 @@ def damaged(path: str, key: str, error: BaseException) -> UserError:
     where = f"{path}: {key}" if key else path
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(f"{where} is damaged ({reason}); download the file again")
-
-
-_LAYERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-_ANYWHERE = re.compile(rf"(?<![^.])(?:{'|'.join(_LAYERS)})\.")
-_FIRST = ("module.", "model.", "state_dict.")  # no network's own, where all names have it
-_NETWORKS = (
-    *(*_FIRST, "backbone.", "encoder.", "student.", "teacher.", "ema.", "ema_model.", "model_ema."),
-    *("net.", "network.", "base_model.", "trunk.", "target_encoder.", "image_encoder.", "vit."),
-)
-_DEPTH = 6
 
 
 def bare(source: WeightsFile) -> WeightsFile:

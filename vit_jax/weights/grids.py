@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of which grid of patches and which windows a file's tables are: what says so, and what does not.
+"""The grid of patches and the windows to which the tables of a file of weights belong.
 
-A table's length does not: 32 positions are of 4 x 8, of 8 x 4, of 2 x 16. A run has its config; a
-file may have the model in its metadata, a config.json beside it or a published name. Else it is
-taken to be square.
+A table's length does not tell: 32 positions may be 4 x 8, 8 x 4 or 2 x 16. A run has its config; a
+file may have the model in its metadata, a config.json beside it or a published name. Without these
+the grid is taken to be square.
 """
 
 import json
@@ -20,7 +20,7 @@ from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.resample import Grid
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, Shape
-from vit_jax.weights.resize import Resize, positions
+from vit_jax.weights.resize import ResizeRule, positions
 
 _log = logging.getLogger(__name__)
 
@@ -119,13 +119,13 @@ def refused(
     source: WeightsFile,
     cfg: ModelConfig,
     old: ModelConfig | None,
-    rule: Resize,
+    rule: ResizeRule,
 ) -> dict[str, str]:
-    """Return what must not be taken as it is though its shape fits: our name -> why, in a line.
+    """Return the tables that must not be used although their shape fits: our name -> why.
 
-    A table of another grid of as many patches, where no rule resizes it; one of a square number of
-    them, of which nothing says the grid, for a grid that is no square. Of another number it can be
-    of no square, and is taken to be of the model's grid, which is said.
+    These are tables of another grid with as many patches that no rule resizes, and tables of an
+    unknown grid with a square number of patches, if the model's grid is not square. With another
+    number the unknown grid is no square; it is taken to be the model's, and a line says so.
     """
     found = {}
     for entry in entries:
@@ -138,7 +138,7 @@ def refused(
             continue
         if there is not None and math.prod(there) != math.prod(wanted):
             there = None  # what says so is of another file
-        if there is None and (rule is Resize.NONE or wanted[0] == wanted[1]):
+        if there is None and (rule is ResizeRule.NONE or wanted[0] == wanted[1]):
             continue
         if there is None and math.isqrt(math.prod(wanted)) ** 2 != math.prod(wanted):
             _log.warning(
@@ -147,7 +147,7 @@ def refused(
             )
             continue
         can_resize = entry.name.endswith(("/pos_embed", "/rel_pos_bias"))
-        if there is not None and (there == wanted or (can_resize and rule is not Resize.NONE)):
+        if there is not None and (there == wanted or (can_resize and rule is not ResizeRule.NONE)):
             continue
         found[entry.name] = f"{source.name}: {parts[0].key} is {_why(what, wanted, there)}"
     return found

@@ -23,7 +23,7 @@ from vit_jax.weights.layout import Entry, FileTensor, Own
 from vit_jax.weights.names import google, hf, hf_config, timm
 from vit_jax.weights.published import table as published
 from vit_jax.weights.readers import npz_file, repository, safetensors_file, torch_file
-from vit_jax.weights.resize import Resize, resizer
+from vit_jax.weights.resize import ResizeRule, resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
 
@@ -33,7 +33,7 @@ def load(
     cfg: ModelConfig,
     *,
     skip: Sequence[str] = (),
-    resize: Resize = Resize.AUTO,
+    resize: ResizeRule = ResizeRule.AUTO,
     ema: bool = False,
     key: jax.Array | None = None,
 ) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def read(
     *,
     field: str = "",
     skip: Sequence[str] = (),
-    resize: Resize = Resize.AUTO,
+    resize: ResizeRule = ResizeRule.AUTO,
     ema: bool = False,
     headless: bool = False,
     only_check: bool = False,
@@ -85,15 +85,15 @@ def read(
             )
         if scheme != CHECKPOINT and ema:
             raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
-        if scheme == "npz" and resize is Resize.AUTO:
-            resize = Resize.GOOGLE
+        if scheme == "npz" and resize is ResizeRule.AUTO:
+            resize = ResizeRule.GOOGLE
         opened = _OPENERS[scheme](path, cfg, ema, own)
         with (
             waiting.said(f"reading {ref}"),
             opened as (source, entries, beside, is_ignored, old, rule),
         ):
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
-            rule = rule if resize is Resize.AUTO else resize
+            rule = rule if resize is ResizeRule.AUTO else resize
             source = resize_lib.matched(source, cfg, old)
             return fill(
                 [*entries, *(beside if fits else ())],
@@ -143,7 +143,7 @@ class _Opened(NamedTuple):
     beside: list[Entry]  # where it would have those of an objective
     is_ignored: Callable[[str], bool]  # which of its keys are nothing of a model
     old: ModelConfig | None = None  # the model that it was saved from, where that is known
-    resize: Resize = Resize.AUTO  # whose rule resizes it where none is chosen
+    resize: ResizeRule = ResizeRule.AUTO  # whose rule resizes it where none is chosen
 
 
 @contextlib.contextmanager
@@ -193,7 +193,7 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
     base = adapters.Base.of(saved.metadata)
     source = saved.file if base is None else adapters.whole(saved, base, read)
     flexi = getattr(saved.model, "base_patch", ())
-    rule = Resize.TIMM_NPZ if flexi else Resize.AUTO  # as its forward pass resizes
+    rule = ResizeRule.TIMM_NPZ if flexi else ResizeRule.AUTO  # as its forward pass resizes
     yield _Opened(source, entries, beside, is_ignored, saved.model, rule)
 
 
@@ -210,8 +210,8 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
             seen = hf.seen(source, cfg, layout, before)
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
-            # Of images of any shape: the table has a number of patches, and no size of images.
-            rule = Resize.NAFLEX if facts.has("num_patches") else Resize.OFFICIAL
+            # For images of any shape, the config has a number of patches and no image size.
+            rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
             yield _Opened(seen, entries, [], is_ignored, old, rule)
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))

@@ -4,7 +4,8 @@
 Every rule is separable: one matrix [new, old] per axis, in float64. Each is named for the code
 whose results it reproduces; between them tables differ by far more than rounding.
 
-Position tables that one side computes and the other stores: MAE's files, and runs like it.
+Position tables that one side computes and the other stores are matched too: MAE's files, and runs
+like it.
 """
 
 import enum
@@ -34,8 +35,11 @@ from vit_jax.weights.apply import Resizer
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Shape
 
+_KEY = "pos_embed"
+_ERROR = 1e-4  # of a stored table; MAE's is float32
 
-class Resize(enum.StrEnum):
+
+class ResizeRule(enum.StrEnum):
     """Whose rule resizes what depends on the image, window or patch size."""
 
     AUTO = "auto"  # Google's for npz:, timm's for the others
@@ -92,16 +96,16 @@ def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
 
 
 # The matrices of each code by the last part of a parameter's name; not all have each.
-_RULES: dict[Resize, dict[str, Matrix]] = {
-    Resize.TIMM: {
+_RULES: dict[ResizeRule, dict[str, Matrix]] = {
+    ResizeRule.TIMM: {
         "pos_embed": bicubic_antialiased,
         "rel_pos_bias": geometric,
         "kernel": bicubic_antialiased,
     },
-    Resize.OFFICIAL: {"pos_embed": bicubic, "rel_pos_bias": bicubic},
-    Resize.GOOGLE: {"pos_embed": bilinear_aligned, "kernel": bilinear},
-    Resize.NAFLEX: {"pos_embed": antialiased, "kernel": antialiased},
-    Resize.TIMM_NPZ: {"pos_embed": bilinear, "kernel": bilinear},
+    ResizeRule.OFFICIAL: {"pos_embed": bicubic, "rel_pos_bias": bicubic},
+    ResizeRule.GOOGLE: {"pos_embed": bilinear_aligned, "kernel": bilinear},
+    ResizeRule.NAFLEX: {"pos_embed": antialiased, "kernel": antialiased},
+    ResizeRule.TIMM_NPZ: {"pos_embed": bilinear, "kernel": bilinear},
 }
 
 
@@ -126,15 +130,15 @@ def resize_patch(
     return np.einsum("pi,qj,ijcd->pqcd", rows, columns, kernel.astype(np.float64), optimize=True)
 
 
-def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> Resizer | None:
+def resizer(rule: ResizeRule, cfg: ModelConfig, old: ModelConfig | None = None) -> Resizer | None:
     """Return what brings a file's tables and kernels to the sizes of `cfg`'s model.
 
     With the rule AUTO that is timm's, with NONE None. `old` is the model that the file was saved
     from, where that is known; else its grids and windows are taken to be square.
     """
-    if rule is Resize.NONE:
+    if rule is ResizeRule.NONE:
         return None
-    matrices = _RULES[Resize.TIMM if rule is Resize.AUTO else rule]
+    matrices = _RULES[ResizeRule.TIMM if rule is ResizeRule.AUTO else rule]
 
     def resize(name: str, value: np.ndarray, shape: Shape) -> np.ndarray:
         kind = name.rsplit("/", 1)[-1]
@@ -231,10 +235,6 @@ def _bias(
         return value
     grid = value.reshape(*there, -1)
     return resize_grid(grid, wanted, matrix).reshape(wanted[0] * wanted[1], -1)
-
-
-_KEY = "pos_embed"
-_ERROR = 1e-4  # of a stored table; MAE's is float32
 
 
 def matched(source: WeightsFile, cfg: ModelConfig, old: ModelConfig | None = None) -> WeightsFile:

@@ -30,7 +30,7 @@ CURVE = "learning_curve.png"
 OUTPUT = "output.txt"  # what a sweep's run prints
 FINISHED = "finished.json"
 LOCK = ".lock"
-# Files that are written where they are, links or not. A folder may be a link, to a larger disk.
+# Files that a run opens for writing, so that none may be a link. A folder may, to a larger disk.
 WRITTEN = (CONFIG, METRICS, SPIKES, CLASSES, CURVE, OUTPUT, FINISHED, LOCK)
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hf|hdfs|https?):/")
 
@@ -45,9 +45,9 @@ def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[N
     locks, unless each has a workdir of its own.
 
     Args:
-        workdir: the directory of a run; with `cache`, of cached logits.
-        cache: which of the two.
-        own: whether no other process of the run uses it.
+        workdir: the directory of a run, or of cached logits.
+        cache: whether it is a directory of cached logits.
+        own: whether each process of the run has a directory of its own.
 
     Raises UserError: another run holds it, it cannot be written, it is no path of a file system, or
     it is a directory of the other kind.
@@ -100,12 +100,12 @@ def check_links(directory: Path, names: Sequence[str] = WRITTEN) -> None:
 
 
 def resolve(directory: str | Path, index: int = 0) -> tuple[Path, str]:
-    """Return where a run works, and the bucket's address where it is kept, "" for no bucket.
+    """Return the directory where a run works, and its bucket's address, "" for no bucket.
 
-    Each process of a bucket's run, named by its index, works in a directory of its own below
+    If the run is kept in a bucket, each process (`index`) works in a directory of its own below
     $XDG_CACHE_HOME, or ~/.cache.
 
-    Raises UserError: it cannot keep a run.
+    Raises UserError: a run cannot be kept there.
     """
     if not (url := bucket_folder.address(directory)):
         path = Path(directory).expanduser().absolute()
@@ -119,7 +119,7 @@ def resolve(directory: str | Path, index: int = 0) -> tuple[Path, str]:
 
 
 def address(path: Path) -> str:
-    """Return the address of what is kept in a bucket and works in `path`; "" for no bucket."""
+    """Return the bucket's address of the run that works in `path`; "" for no bucket."""
     home = files.cache_home() / "vit_jax" / "workdirs"
     if not path.is_relative_to(home):
         return ""
@@ -156,7 +156,7 @@ def saved_config(workdir: Path, url: str = "") -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return {}  # whether the checkpoint fits is asked of its own metadata
+        return {}  # the checkpoint's own metadata tells whether it fits
     return found if isinstance(found, dict) else {}
 
 

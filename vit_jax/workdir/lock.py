@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lock of a folder in a bucket: an object that one process creates and keeps changing.
 
-Each owner creates the object of the next number, on condition that there is none; the highest is
-the lock. The owner rewrites it every `BEAT` seconds. One that has not changed for `LEASE` seconds
-was left by a dead process. It is taken over at once from the same staging directory on the same
-host: the lock of that directory, which the kernel frees, shows that no process there lives.
+An owner creates the object with the next number, which the bucket refuses if it exists; the object
+with the highest number is the lock. The owner rewrites it every `BEAT` seconds. If it has not
+changed for `LEASE` seconds, its owner is dead and another process may take it over. A process with
+the same staging directory on the same host need not wait: it holds that directory's file lock,
+which the kernel frees when its owner dies.
 """
 
 import contextlib
@@ -33,25 +34,25 @@ class _Held(NamedTuple):
 
 
 class BucketLock:
-    """Holds a folder of a bucket for a staging directory, by a thread of its own."""
+    """Locks a folder of a bucket for a staging directory; a thread keeps the lock alive."""
 
     def __init__(self, folder: Folder, staging: str) -> None:
-        """Take the identity of a directory whose own lock is held."""
+        """Prepare to lock `folder` for the identity of a staging directory that is locked."""
         self._folder, self.staging = folder, staging
-        self.number = 0  # of the lock's object, another one for each owner
+        self.number = 0  # the number of the lock's object; each owner has another
         self._beat = 0
         self._confirmed = self._asked = 0.0
         self._asking = threading.Lock()
         self._follows = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True, name="bucket-lock")
-        self.lost = ""  # who has taken it over
+        self.lost = ""  # the process that took the lock over
 
     def acquire(self) -> bool:
-        """Take the lock; returns whether this directory was also the last to have it.
+        """Take the lock; return whether the last owner had this staging directory too.
 
-        Where it was not, it gets another identity, `staging`: killed before it has become what the
-        bucket has, it must not look like that afterwards.
+        If not, the directory gets a new identity, `staging`. Its files are not yet the bucket's: a
+        process that is killed before they are must not look like the bucket's last owner.
 
         Raises UserError: another process holds it, or RemoteError.
         """
@@ -73,11 +74,11 @@ class BucketLock:
         return ours
 
     def follow(self, number: int) -> None:
-        """Let `is_held` tell of a lock that another process of the same run has acquired."""
+        """Watch the lock `number`, which another process of the same run has acquired."""
         self.number, self._follows = number, True
 
     def is_held(self) -> bool:
-        """Return whether no other run can have taken it over; asks the bucket if need be."""
+        """Return whether no other run can have taken the lock over; ask the bucket if need be."""
         with self._asking:  # many threads want to know
             known = max(self._confirmed, self._asked)
             if not self.lost and time.monotonic() - known > LEASE / 2:
@@ -90,21 +91,21 @@ class BucketLock:
         return not self.lost and time.monotonic() - self._confirmed < LEASE
 
     def release(self, *, expire: bool = False) -> None:
-        """Let the next one have it at once, or after `LEASE`: where the bucket does not answer.
+        """Free the lock at once, or let it expire after `LEASE` if the bucket does not answer.
 
-        With `expire` it is after `LEASE` too: requests may be under way that change the folder.
+        With `expire`, always let it expire: requests that change the folder may be under way.
         """
         self._over.set()
         if self._thread.ident is None:  # never acquired
             return
-        self._thread.join(BEAT)  # a request without an answer takes minutes
+        self._thread.join(BEAT)  # no longer: a request without an answer takes minutes
         with contextlib.suppress(RemoteError):
             if self._is_confirmed() and not (expire or self._thread.is_alive()):
                 self._folder.write(self._name(self.number), self._said(held=False))
 
     def _keep(self) -> None:
         while not self._over.wait(BEAT) and not self.lost:
-            with contextlib.suppress(Exception):  # away, or worse: the lock may expire meanwhile
+            with contextlib.suppress(Exception):  # no answer: the lock may expire
                 self._confirm()
 
     def _confirm(self) -> None:
@@ -118,9 +119,9 @@ class BucketLock:
         self._confirmed = now
 
     def _await_end(self, last: _Held) -> None:
-        """Watch another's lock until it is free; raises UserError: its owner lives."""
+        """Wait until another owner's lock is free; raises UserError: that owner is alive."""
         seen = asked = time.monotonic()
-        while asked - seen < LEASE:  # an answer that is late tells what was when it was asked
+        while asked - seen < LEASE:  # an answer is as old as its request
             time.sleep(BEAT / 5)
             asked = time.monotonic()
             now = self._newest()
@@ -137,7 +138,7 @@ class BucketLock:
             name = max(names, key=lambda name: int(name.rpartition("/")[2]))
             try:
                 return _Held(int(name.rpartition("/")[2]), self._read(name))
-            except RemoteError:  # a new owner has removed it meanwhile
+            except RemoteError:  # a new owner has just removed it
                 if name in self._folder.names(NAME):
                     raise
         return None
@@ -160,7 +161,7 @@ class BucketLock:
 
 
 def holder(folder: Folder, *, sure: bool = False) -> str:
-    """Return who holds a folder, "" for nobody; to be `sure`, watch whether its owner lives."""
+    """Return who holds a folder, "" for nobody; with `sure`, watch whether that owner is alive."""
     lock = BucketLock(folder, "")
     last = lock._newest()
     if last is None or not last.said["held"]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A workdir in a bucket: the run works in a staging directory, which a thread copies there.
 
-Checkpoints are saved to the staging directory as on any disk and reach the bucket later: the files
-of a checkpoint, then metrics and the other small files, then the mark that it is whole. So a new
-host, which begins with what the bucket has, finds every line up to the step where it continues.
+A checkpoint is saved to the staging directory as on any disk. The thread then sends its files, the
+metrics and other small files, and last the mark that says that the checkpoint is whole. So a new
+host, which starts from the bucket, finds every log line up to the step where it continues.
 """
 
 import contextlib
@@ -31,21 +31,22 @@ from vit_jax.workdir import folder as workdir
 from vit_jax.workdir.lock import BucketLock
 
 _log = logging.getLogger(__name__)
-# In a staging directory that has been what the bucket has: the identity by which it held the lock,
-# the lock's number, and of how many processes the run was.
+# A file in each staging directory that once had what the bucket had. It holds the identity with
+# which the directory held the lock, the lock's number and the number of processes.
 _MARK = ".staging"
-_LOOK = 1.0  # seconds between looks for a new checkpoint
+_LOOK = 1.0  # seconds between two searches for a new checkpoint
 _SMALL = 30.0  # seconds between copies of the files that grow
-_PAUSE = 5.0  # seconds, after a bucket has not answered
-# Seconds for what is left: at the end, after an error, and before a machine is taken away.
+_PAUSE = 5.0  # seconds to wait after the bucket did not answer
+# Seconds to send the rest: at the end, after an error, and before a machine is taken away.
 _AT_END, _AFTER_ERROR, _GRACE = 600.0, 10.0, 25.0
 
 
 @contextlib.contextmanager
 def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"]:
-    """Keep the run in `path`, whose lock is held, in the bucket at `url`; "" for no bucket.
+    """Copy the run in `path`, which this process has locked, to the bucket at `url`, "" for none.
 
-    Raises UserError: another process has it, what the bucket does not take, RemoteError.
+    Raises UserError: another process uses the bucket's folder, or the bucket did not take all
+    files; RemoteError.
     """
     if not url:
         yield None
@@ -68,22 +69,22 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"
 
 
 class Mirror:
-    """Sends what appears in a staging directory; the thread ends with `close`.
+    """Sends new files of a staging directory to a bucket, in a thread that `close` ends.
 
-    Every process of a run has one, and a staging directory. Process 0 holds the lock, sends the
-    small files, and marks a checkpoint when the parts of all are there.
+    Every process of a run has a mirror and a staging directory. Process 0 holds the lock, sends the
+    small files, and marks a checkpoint as whole when all processes have sent their parts.
     """
 
     def __init__(self, url: str, path: Path) -> None:
-        """Lock the bucket's folder, and let the directory have what the bucket has."""
+        """Lock the bucket's folder, and fetch what it has into the staging directory."""
         self._folder, self._path, self._url = Folder(url, self._check_lock), path, url
         self._index, self._count = jax.process_index(), jax.process_count()
         self._sent: dict[str, tuple[int, int]] = {}  # of small files
-        self._known: dict[int, _Identity] = {}  # checkpoints that need not be sent
-        self._parts: dict[int, _Identity] = {}  # checkpoints of which this process's part is sent
-        self._away = ""  # why the last pass failed
+        self._known: dict[int, _Identity] = {}  # checkpoints that the bucket has
+        self._parts: dict[int, _Identity] = {}  # checkpoints whose part of this process is sent
+        self._away = ""  # why the last round failed
         self._closing, self._failed = threading.Event(), threading.Event()
-        self._done = False  # all is sent
+        self._done = False  # everything is sent
         self._still = threading.Lock()  # held while a checkpoint takes another's place
         mark = path / _MARK
         here = mark.read_text() if mark.is_file() else ""
@@ -94,7 +95,7 @@ class Mirror:
         self._attempt = now.split()[1]
         if self._index:
             self._lock.follow(int(self._attempt))
-        # Checkpoints of another number of processes are others' parts, or lack them.
+        # With another number of processes, the parts here are not those that are needed.
         ours = all(hosts.gather(was_last and here == first and count == str(self._count)))
         try:
             self._begin(ours, before)
@@ -106,7 +107,7 @@ class Mirror:
         self._thread.start()
 
     def _acquire(self, here: str) -> tuple[bool, str, str]:
-        """Take the lock; returns whether this directory had it last, its mark, and the next."""
+        """Take the lock; return whether this directory had it last, its old and its new mark."""
         steps = steps_in(self._path / CHECKPOINTS)
         if here and steps and not self._folder.names():
             raise UserError(
@@ -117,24 +118,24 @@ class Mirror:
         return was_last, here, f"{self._lock.staging} {self._lock.number} {self._count}"
 
     def _begin(self, ours: bool, attempt: str) -> None:
-        """Let the directory have the bucket's checkpoints, after it has sent what is newer."""
+        """Send checkpoints that are newer than the bucket's, then fetch the bucket's."""
         if self._count > 1 and ours:
             self._send_parts(attempt)
         whole = hosts.led(lambda: list(copies.whole(self._folder).items()))
         self._whole: dict[int, copies.Files] = dict(whole)  # in the bucket
         steps = self._path / CHECKPOINTS
         if not ours:
-            for entry in sorted(self._path.iterdir()):  # `_MARK` before what it stands for
+            for entry in sorted(self._path.iterdir()):  # `_MARK` first: it vouches for the others
                 if entry.name not in (workdir.LOCK, workdir.OUTPUT):  # others have them open
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             names = [] if self._index else [*self._folder.names()]
             self._folder.fetch(
                 (name, foreign.inside(self._path, name, self._url))
-                for name in names  # what is hidden here is this directory's own
+                for name in names  # hidden files belong to this directory alone
                 if name.partition("/")[0] != CHECKPOINTS and not foreign.is_hidden(name)
             )
             self._sent = self._small()
-        elif self._count > 1:  # the parts that some have, and the others have not
+        elif self._count > 1:  # a part may be missing on another process
             shutil.rmtree(steps, ignore_errors=True)
         there = set(steps_in(steps))
         if max(self._whole, default=-1) > max(there, default=-1):
@@ -146,7 +147,7 @@ class Mirror:
                 self._known[step] = _identity(steps / str(step))
 
     def _send_parts(self, attempt: str) -> None:
-        """Send, with all processes, what the last start of this run has not."""
+        """Send the parts that the last start of this run did not send; all processes call it."""
         whole = hosts.led(lambda: list(copies.whole(self._folder)))
         steps = sorted(set(steps_in(self._path / CHECKPOINTS)) - set(whole))
         for step in steps:
@@ -160,7 +161,7 @@ class Mirror:
                 copies.mark(self._folder, str(step), found)
 
     def scalars(self) -> dict[str, float]:
-        """Return `run/bucket_lag_steps`, by which the bucket's newest checkpoint is behind.
+        """Return `run/bucket_lag_steps`: how many steps the bucket's newest checkpoint is behind.
 
         Raises UserError: another process has taken the run over.
         """
@@ -173,7 +174,7 @@ class Mirror:
         return {"run/bucket_lag_steps": float(newest - max(self._whole, default=0))}
 
     def complete(self, step: int) -> None:
-        """Let the directory have a whole checkpoint, where it has this process's part of it."""
+        """Replace this process's part of a checkpoint by the whole checkpoint from the bucket."""
         if self._count == 1:
             return
         while step not in (whole := dict(hosts.led(lambda: list(self._whole.items())))):
@@ -186,12 +187,12 @@ class Mirror:
             self._known[step] = _identity(path)
 
     def close(self, limit: float) -> str:
-        """Send what is left for so many seconds; returns "", or what has not reached the bucket."""
+        """Send the rest for at most `limit` seconds; return "", or what is not in the bucket."""
         self._closing.set()
         with waiting.said(f"sending to {self._url}", after=30):
             self._thread.join(limit)
         away = self._away or "too slow"
-        self._failed.set()  # no pass after this, and no object
+        self._failed.set()  # no round after this, and no object
         self._lock.release(expire=self._thread.is_alive())
         if self._done:
             return ""
@@ -202,7 +203,7 @@ class Mirror:
         return f"{self._url} has {at}, {self._path} has all {rest}"
 
     def _work(self) -> None:
-        """Pass over the directory again and again; after `close` until nothing is left."""
+        """Send new files in rounds; after `close`, until none is left."""
         small = 0.0
         while not self._failed.is_set() and not self._lock.lost:
             closing = self._closing.is_set()
@@ -218,10 +219,10 @@ class Mirror:
                 if closing and done and self._is_marked():
                     self._done = True
                     return
-            except FileNotFoundError:  # a checkpoint is deleted meanwhile
+            except FileNotFoundError:  # a checkpoint was deleted meanwhile
                 self._failed.wait(_LOOK)
                 continue
-            except Exception as error:  # whatever it is, the next pass may succeed
+            except Exception as error:  # whatever it was, the next round may succeed
                 if not self._away:
                     self._away = escapes.terminal(error) or type(error).__name__
                     what = "checkpoints stay here and go later"
@@ -232,9 +233,9 @@ class Mirror:
         self._failed.set()
 
     def _is_marked(self) -> bool:
-        """Return whether the newest checkpoint is whole, and so all processes can end together.
+        """Return whether the newest checkpoint is whole, so that all processes can end together.
 
-        jax ends a run by force of which one process waits for another for a minute at its end.
+        jax kills a run if one of its processes waits a minute for another at the end.
         """
         steps = steps_in(self._path / CHECKPOINTS)
         if self._index == 0 or not steps:
@@ -242,13 +243,13 @@ class Mirror:
         return f"{CHECKPOINTS}/{steps[-1]}.json" in self._folder.names(CHECKPOINTS)
 
     def _pass(self) -> bool:
-        """Send the checkpoints that are new; returns whether none is left."""
+        """Send the new checkpoints; return whether none is left."""
         saved = self._path / CHECKPOINTS
         with self._still:
             found = {step: _identity(saved / str(step)) for step in steps_in(saved)}
         waits = [step for step, identity in found.items() if self._known.get(step) != identity]
         missing = 0
-        for step in reversed(waits):  # a bucket that is slow skips some
+        for step in reversed(waits):  # newest first: a slow bucket gets only some
             sent = self._send_one(saved / str(step), found[step])
             if sent is None:
                 missing += 1
@@ -263,11 +264,13 @@ class Mirror:
         return not missing
 
     def _remove_old(self, saved: Set[int], *, search: bool) -> None:
-        """Delete checkpoints before the newest whole one that are no longer saved here.
+        """Delete the bucket's older checkpoints that are no longer on this disk.
 
-        `search` finds those of which a part was sent, too, before they were deleted here.
+        Those before the newest whole checkpoint are meant. With `search`, also look for checkpoints
+        that were deleted here after only a part of them was sent.
         """
-        damaged = (self._path / CHECKPOINTS).glob("*.damaged*")  # here: the bucket's may be intact
+        # Damaged on this disk: the bucket's copy may be intact.
+        damaged = (self._path / CHECKPOINTS).glob("*.damaged*")
         aside = {int(path.name.partition(".")[0]) for path in damaged}
         newest = max(self._whole.keys() & saved, default=-1)
         there = self._whole.keys() | (copies.steps(self._folder) if search else set())
@@ -276,7 +279,7 @@ class Mirror:
             self._whole.pop(step, None)
 
     def _send_one(self, path: Path, identity: "_Identity") -> copies.Files | None:
-        """Send a checkpoint, or a part; returns its files, None while others' parts are missing."""
+        """Send a checkpoint or a part; return its files, None while another part is missing."""
         if self._count == 1:
             return copies.send(self._folder, path)
         step = int(path.name)
@@ -286,12 +289,12 @@ class Mirror:
         return {} if self._index else copies.parts(self._folder, step, self._count, self._attempt)
 
     def _check_lock(self) -> None:
-        """Raise RemoteError unless the bucket may be changed; asked before each object."""
+        """Raise RemoteError unless this process may change the bucket; called for each object."""
         if self._failed.is_set() or not self._lock.is_held():
             raise RemoteError(f"{self._url} does not answer")
 
     def _send_small(self, *, last: bool = False) -> None:
-        """Send the files that changed; the mark of a finished run after all else."""
+        """Send the small files that changed; the mark of a finished run goes last."""
         found = self._small()
         new = [n for n, state in found.items() if self._sent.get(n) != state]
         for name in sorted(new, key=lambda name: (name == workdir.FINISHED, name)):
@@ -300,7 +303,7 @@ class Mirror:
                 self._sent[name] = found[name]
 
     def _small(self) -> dict[str, tuple[int, int]]:
-        """Return time of change and size of every file that is no checkpoint's, and not hidden."""
+        """Return the time of change and the size of every visible file outside the checkpoints."""
         found = {}
         for entry in self._path.iterdir():
             below = (entry, *entry.rglob("*")) if entry.name != CHECKPOINTS else ()
@@ -315,6 +318,6 @@ _Identity = tuple[int, int]
 
 
 def _identity(path: Path) -> _Identity:
-    """Return what tells a checkpoint from one that takes its place."""
+    """Return what distinguishes a checkpoint from one that replaces it under the same name."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns

@@ -10,7 +10,7 @@ from tests.unit.evals.test_classes import SYNSETS, WORDS, labels, png
 from vit_jax import data
 from vit_jax.data import open_source
 from vit_jax.devices import sharding
-from vit_jax.evals import ClassifyEval, Context, create
+from vit_jax.evals import ClassifyEval, EvalContext, create
 from vit_jax.evals.classes import align
 
 
@@ -54,7 +54,7 @@ def real(tmp_path_factory):
 
 def summary(source, guesses, devices=1):
     """Score a model that answers image i, whose pixels are i, with guesses[i]."""
-    context = Context(
+    context = EvalContext(
         data=data.DataConfig(batch_size=2),
         sources={"": source},
         image_size=(4, 4),

@@ -27,7 +27,7 @@ from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, Context, create
+from vit_jax.evals import ClassifyEval, EvalContext, create
 from vit_jax.inference import prediction
 from vit_jax.inference.trained import Trained
 from vit_jax.models.losses import Loss
@@ -78,7 +78,7 @@ def test_top1_is_that_of_the_runs_evaluation(
 ) -> None:
     assert trained.config is not None
     cfg = trained.config
-    context = Context(
+    context = EvalContext(
         data=cfg.data,
         sources={"": digits},
         image_size=trained.image_size,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.objectives.test_masked_patch import _objective
 from vit_jax.objectives import Context, MaskedPatch
-from vit_jax.objectives.masked_patch import Target
+from vit_jax.objectives.masked_patch import PatchTarget
 
 CONTEXT = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
 
@@ -23,7 +23,7 @@ def _batch(size: int = 4, channels: int = 3) -> dict[str, Any]:
 
 
 def test_the_loss_at_the_start_is_that_of_no_knowledge() -> None:
-    for target, outputs in ((Target.MEAN, 512), (Target.GRID, 512)):
+    for target, outputs in ((PatchTarget.MEAN, 512), (PatchTarget.GRID, 512)):
         objective = _objective(target=target)
         params, _ = objective.init(jax.random.key(0))
         batch = objective.prepare(_batch(), jax.random.key(1))
@@ -87,7 +87,7 @@ def test_the_mask_token_and_the_swapped_patches_enter_the_encoder() -> None:
 
 
 def test_pixels_are_the_normalised_ones() -> None:
-    objective = _objective(target=Target.PIXELS)
+    objective = _objective(target=PatchTarget.PIXELS)
     params, _ = objective.init(jax.random.key(0))
     batch = objective.prepare(_batch(), jax.random.key(1))
     loss, aux = objective.loss(params, CONTEXT, batch, jax.random.key(2))

@@ -11,14 +11,14 @@ import pytest
 
 from tests.unit.weights.test_resize import GOLDEN, TOLERANCE, VIT
 from vit_jax import models, weights
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 
 @pytest.mark.parametrize(
     "name, rule",
-    [("vit_resize_bicubic", Resize.AUTO), ("vit_resize_bicubic_noaa", Resize.OFFICIAL)],
+    [("vit_resize_bicubic", ResizeRule.AUTO), ("vit_resize_bicubic_noaa", ResizeRule.OFFICIAL)],
 )
-def test_logits_at_another_size(name: str, rule: Resize) -> None:
+def test_logits_at_another_size(name: str, rule: ResizeRule) -> None:
     golden = np.load(GOLDEN / f"{name}.npz")
     size = tuple(json.loads(str(golden["spec"]))["eval"]["img_size"])
     cfg = dataclasses.replace(VIT, image_size=size, num_classes=10)

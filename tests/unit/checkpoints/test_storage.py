@@ -15,7 +15,7 @@ import pytest
 
 from vit_jax.checkpoints import CheckpointConfig, reader, storage
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
-from vit_jax.checkpoints.manifest import Manifest, Unreadable
+from vit_jax.checkpoints.manifest import Inaccessible, Manifest
 from vit_jax.errors import IO_ERROR, UserError
 
 STATE = {"params": {"kernel": jnp.arange(4096.0).reshape(64, 64), "bias": jnp.ones(4)}}
@@ -118,10 +118,10 @@ def test_what_cannot_be_opened_is_neither_damaged_nor_removed(tmp_path: Path, fi
     shutil.copy(tmp_path / "2" / file, tmp_path / "copy")
     loop(tmp_path / "2" / file)
     before = listing(tmp_path)
-    with pytest.raises(Unreadable, match=r"checkpoint .*/2: .* \(errno 40\)") as error:
+    with pytest.raises(Inaccessible, match=r"checkpoint .*/2: .* \(errno 40\)") as error:
         Checkpointer(tmp_path, CheckpointConfig(keep=1)).restore(abstract())
     assert error.value.status == IO_ERROR
-    with pytest.raises(Unreadable, match="errno 40"):
+    with pytest.raises(Inaccessible, match="errno 40"):
         reader.load(reader.find(tmp_path, "2"), ["params/bias"])
     assert listing(tmp_path) == before
     (tmp_path / "2" / file).unlink()
@@ -144,7 +144,7 @@ def no_file_to_open() -> Iterator[None]:
 def test_a_process_without_files_to_open_finds_no_damage(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path)
     before = listing(tmp_path)
-    with no_file_to_open(), pytest.raises(Unreadable, match=r"Too many open files \(errno 24\)"):
+    with no_file_to_open(), pytest.raises(Inaccessible, match=r"Too many open files \(errno 24\)"):
         checkpoints.restore(abstract())
     assert checkpoints.steps() == [1, 2]
     assert listing(tmp_path) == before
@@ -186,7 +186,7 @@ def test_what_the_machine_lacks_is_no_damage(
 
     monkeypatch.setattr(storage.ocp, "load", fail)
     checkpoints = Checkpointer(tmp_path, CheckpointConfig(keep=1))
-    with pytest.raises(Unreadable, match=told):
+    with pytest.raises(Inaccessible, match=told):
         checkpoints.restore(abstract())
     assert checkpoints.steps() == [1, 2]
     assert listing(tmp_path) == before
@@ -198,7 +198,7 @@ def test_a_save_that_cannot_be_opened_is_neither_counted_nor_renamed(
     checkpoints = saved(tmp_path, (1,))
 
     def fail(*_: object) -> None:
-        raise Unreadable("errno 24")
+        raise Inaccessible("errno 24")
 
     monkeypatch.setattr(storage, "read_back", fail)
     checkpoints.save(2, STATE, metadata={})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data import order as stream
-from vit_jax.data.order import Balance, ExampleRng, epoch_order, stream_indices
+from vit_jax.data.order import ClassBalance, ExampleRng, epoch_order, stream_indices
 
 
 @pytest.mark.parametrize("num_examples", [1293, 50_000])
@@ -62,7 +62,7 @@ def test_repeats_are_copies_in_a_row_of_as_many_examples_as_an_epoch_has_room_fo
 )
 def test_balanced_classes_come_as_often_as_the_power_says(power, expected):
     labels = np.repeat([0, 1, 3], [90, 9, 1]).astype(np.int32)
-    balance = Balance(labels, power)
+    balance = ClassBalance(labels, power)
     for epoch in range(3):
         order = epoch_order(100, 7, epoch, balance)
         assert np.bincount(labels[order]).tolist() == expected

@@ -13,8 +13,8 @@ import pytest
 from vit_jax import data
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import Classify, ClassifyEval, Context, create, open_splits
-from vit_jax.evals.base import Stream
+from vit_jax.evals import Classify, ClassifyEval, EvalContext, create, open_splits
+from vit_jax.evals.base import EvalStream
 from vit_jax.evals.classify import MeanLoss
 from vit_jax.evals.passes import keep_passes
 from vit_jax.models.losses import Loss
@@ -177,7 +177,7 @@ def test_no_report_of_several_labels(tmp_path, table, capsys):
 
 def context(cfg, data_cfg, mesh):
     sources, size = open_splits(cfg, data_cfg), {"image_size": (4, 4), "channels": 3}
-    return Context(data=data_cfg, sources=sources, mesh=mesh, **size)
+    return EvalContext(data=data_cfg, sources=sources, mesh=mesh, **size)
 
 
 def test_a_split_too_large_for_memory_is_read_anew(tmp_path, monkeypatch):
@@ -234,7 +234,7 @@ def mean_loss(*masks: list[int]) -> MeanLoss:
     batches = [
         {"image": values[i], "mask": np.array(mask, np.float32)} for i, mask in enumerate(masks)
     ]
-    stream = Stream.__new__(Stream)  # without a source: its batches are these
+    stream = EvalStream.__new__(EvalStream)  # without a source: its batches are these
     stream.batches, stream.batch_size, stream.name = lambda size: Pass(batches), 2, "val"
     return MeanLoss(stream, sharding.make_mesh(sharding.MeshConfig(data=1), jax.devices()[:1]))
 

@@ -13,7 +13,7 @@ from vit_jax import models, objectives
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.objectives import Context, MaskedPatch, MaskedPatchConfig
-from vit_jax.objectives.masked_patch import Target, color_ids, corruption
+from vit_jax.objectives.masked_patch import PatchTarget, color_ids, corruption
 
 CONTEXT = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
 
@@ -99,7 +99,7 @@ def test_flops_count_the_head_and_the_backward_pass() -> None:
     [
         ({"masked": 0.8, "swapped": 0.3}, {}, "objective.masked=0.8 and objective.swapped=0.3"),
         ({"share": 0.01}, {}, "objective.share=0.01"),
-        ({"target": Target.GRID}, {"patch": (2, 2)}, "objective.target=grid"),
+        ({"target": PatchTarget.GRID}, {"patch": (2, 2)}, "objective.target=grid"),
         ({}, {"token_merging": 2}, "model.token_merging=2"),
         ({}, {"mup_base_dim": 8}, "model.mup_base_dim=8"),
     ],

@@ -20,7 +20,7 @@ from vit_jax.weights import export, grids
 from vit_jax.weights.apply import in_memory
 from vit_jax.weights.names import google, hf
 from vit_jax.weights.readers import ckpt
-from vit_jax.weights.resize import Resize, bicubic, bicubic_antialiased, resize_grid
+from vit_jax.weights.resize import ResizeRule, bicubic, bicubic_antialiased, resize_grid
 
 SMALL: dict[str, Any] = {"dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32, "num_classes": 3}
 TALL = ViTConfig(patch=(4,), image_size=(32, 16), **SMALL)  # 8 x 4 patches
@@ -77,11 +77,11 @@ def test_what_says_a_files_grid(tmp_path: Path) -> None:
     for name, ref in refs.items():
         found = table(ref, WIDE)
         np.testing.assert_allclose(found[0, 1:], resized(), atol=1e-6, err_msg=name)
-        same = table(ref, TALL, resize=Resize.NONE)
+        same = table(ref, TALL, resize=ResizeRule.NONE)
         np.testing.assert_array_equal(same, state_of(TALL)["pos_embed"], err_msg=name)
         with pytest.raises(UserError, match=r"of 8 x 4 patches, and this model has 4 x 8"):
-            table(ref, WIDE, resize=Resize.NONE)
-        assert weights.load(ref, WIDE, resize=Resize.NONE, skip=["pos_embed"]), name
+            table(ref, WIDE, resize=ResizeRule.NONE)
+        assert weights.load(ref, WIDE, resize=ResizeRule.NONE, skip=["pos_embed"]), name
 
 
 def test_a_config_of_transformers_says_it(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_where_nothing_says_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     with pytest.raises(UserError, match=r"model's 2 x 8, but may be of another grid.*input_size"):
         table(ref, flat)
     np.testing.assert_array_equal(
-        table(ref, flat, resize=Resize.NONE), state_of(square)["pos_embed"]
+        table(ref, flat, resize=ResizeRule.NONE), state_of(square)["pos_embed"]
     )
     # 32 patches are of no square: the model's grid is taken, and that is said.
     save_file(state_of(TALL), tmp_path / "y.safetensors")
@@ -132,9 +132,9 @@ def test_layers_that_no_rule_resizes(tmp_path: Path) -> None:
     wide = dataclasses.replace(WIDE, pos_embed=PosEmbed.RELATIVE)
     entries = ckpt.entries(models.abstract(wide))
     values = {e.layers[0][0].key: np.zeros(e.shape, np.float32) for e in entries}
-    found = grids.refused(entries, in_memory(values), wide, tall, Resize.AUTO)
+    found = grids.refused(entries, in_memory(values), wide, tall, ResizeRule.AUTO)
     assert [name.rpartition("/")[2] for name in found] == ["rel_embed"]
-    assert not grids.refused(entries, in_memory(values), wide, wide, Resize.AUTO)
+    assert not grids.refused(entries, in_memory(values), wide, wide, ResizeRule.AUTO)
 
 
 def test_windows(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_windows(tmp_path: Path) -> None:
     ref, turned = f"timm:{tmp_path}/s.safetensors", dataclasses.replace(SWIN, window=(4, 2))
     name = "layers.0.blocks.0.attn.relative_position_bias_table"
     old = state_of(SWIN)[name].reshape(3, 7, 2)
-    found = weights.load(ref, turned, resize=Resize.OFFICIAL)
+    found = weights.load(ref, turned, resize=ResizeRule.OFFICIAL)
     found = found["params"]["stage0"]["block0"]["attn"]["rel_pos_bias"]
     expected = resize_grid(old, (7, 3), bicubic).reshape(21, 2)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     with pytest.raises(UserError, match=r"of 2 x 4 .* and this model has 4 x 2"):
-        weights.load(ref, turned, resize=Resize.NONE)
+        weights.load(ref, turned, resize=ResizeRule.NONE)
 
 
 def test_metadata_of_a_stranger_are_not_believed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig
 from vit_jax.train.loop import fit
 from vit_jax.weights.config import InitConfig
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 ONE, EIGHT = MeshConfig(data=1), MeshConfig(data=2, fsdp=2, tensor=2)
 
@@ -48,7 +48,7 @@ BAD = {
     "regex": ({"weights": "timm:x", "skip": ("(",)}, r"init.skip: '\(' is not a regex"),
     "average": ({"weights": "timm:x", "ema": True}, r"set init.weights=ckpt:DIR"),
     "skip alone": ({"skip": ("head",)}, r"need init.weights"),
-    "resize alone": ({"resize": Resize.TIMM}, r"need init.weights"),
+    "resize alone": ({"resize": ResizeRule.TIMM}, r"need init.weights"),
 }
 
 

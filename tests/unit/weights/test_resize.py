@@ -15,25 +15,25 @@ from vit_jax.errors import UserError
 from vit_jax.models import SwinConfig, ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.weights import resize
-from vit_jax.weights.resize import Resize, resize_grid, resize_patch, resizer
+from vit_jax.weights.resize import ResizeRule, resize_grid, resize_patch, resizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TABLES = np.load(GOLDEN / "resize_tables.npz")
 TOLERANCE = 1e-5
 
 VIT = ViTConfig(patch=(8,), dim=48, depth=3, num_heads=3, mlp_dim=192, gelu=Gelu.ERF)
-RULES = [Resize.TIMM, Resize.OFFICIAL, Resize.GOOGLE, Resize.TIMM_NPZ]
+RULES = [ResizeRule.TIMM, ResizeRule.OFFICIAL, ResizeRule.GOOGLE, ResizeRule.TIMM_NPZ]
 
 
 @pytest.mark.parametrize(
     "rule, name",
     [
-        (Resize.TIMM, "bicubic_aa"),
-        (Resize.OFFICIAL, "bicubic_noaa"),
-        (Resize.TIMM_NPZ, "bilinear_noaa"),
+        (ResizeRule.TIMM, "bicubic_aa"),
+        (ResizeRule.OFFICIAL, "bicubic_noaa"),
+        (ResizeRule.TIMM_NPZ, "bilinear_noaa"),
     ],
 )
-def test_position_table(rule: Resize, name: str) -> None:
+def test_position_table(rule: ResizeRule, name: str) -> None:
     key = "pos_resize|old=4x4,new=6x6,prefix=1|"
     old, new = TABLES[key + "old"], TABLES[key + name]
     cfg = dataclasses.replace(VIT, image_size=(48,), dim=3, num_heads=3)
@@ -46,7 +46,7 @@ def test_position_table(rule: Resize, name: str) -> None:
 def test_position_table_of_google() -> None:
     old, new = TABLES["google|old"], TABLES["google|new"]
     cfg = dataclasses.replace(VIT, image_size=(96,), dim=8, num_heads=1)
-    out = resizer(Resize.GOOGLE, cfg)("params/pos_embed", old, new.shape)
+    out = resizer(ResizeRule.GOOGLE, cfg)("params/pos_embed", old, new.shape)
     np.testing.assert_allclose(out, new, atol=TOLERANCE, rtol=0)
 
 
@@ -71,13 +71,13 @@ def test_positions_for_images_of_any_shape() -> None:
     grid = np.random.default_rng(0).normal(size=(8, 8, 48)).astype(np.float32)
     cfg = dataclasses.replace(VIT, image_size=(24, 80))
     table = np.concatenate([grid[:1, 0], grid.reshape(64, 48)])[None]
-    out = resizer(Resize.NAFLEX, cfg)("params/pos_embed", table, (1, 31, 48))
+    out = resizer(ResizeRule.NAFLEX, cfg)("params/pos_embed", table, (1, 31, 48))
     expected = jax.image.resize(grid, (3, 10, 48), "linear").reshape(30, 48)
     np.testing.assert_allclose(out[0, 1:], expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("rule, name", [(Resize.OFFICIAL, "ms"), (Resize.TIMM, "timm")])
-def test_bias_table(rule: Resize, name: str) -> None:
+@pytest.mark.parametrize("rule, name", [(ResizeRule.OFFICIAL, "ms"), (ResizeRule.TIMM, "timm")])
+def test_bias_table(rule: ResizeRule, name: str) -> None:
     key = "rel_resize|win=4->5|"
     old, new = TABLES[key + "old"], TABLES[key + name]
     cfg = SwinConfig(image_size=(160,), window=(5,))  # a grid of 40, then 20, 10 and 5
@@ -86,9 +86,9 @@ def test_bias_table(rule: Resize, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule, name", [(Resize.TIMM, "bicubic_aa"), (Resize.TIMM_NPZ, "bilinear_noaa")]
+    "rule, name", [(ResizeRule.TIMM, "bicubic_aa"), (ResizeRule.TIMM_NPZ, "bilinear_noaa")]
 )
-def test_patch_kernel(rule: Resize, name: str) -> None:
+def test_patch_kernel(rule: ResizeRule, name: str) -> None:
     old, new = (TABLES[f"patch_resize|8x8->6x6|{k}"].transpose(2, 3, 1, 0) for k in ("old", name))
     out = resizer(rule, VIT)("params/patch_embed/kernel", old, new.shape)
     np.testing.assert_allclose(out, new, atol=TOLERANCE, rtol=0)
@@ -111,8 +111,8 @@ def test_googles_files_are_resized_as_google_does() -> None:
     )
     grid = np.load(path)["Transformer/posembed_input/pos_embedding"][0, 1:].reshape(4, 4, 48)
     for rule, matrix in (
-        (Resize.AUTO, resize.bilinear_aligned),
-        (Resize.TIMM_NPZ, resize.bilinear),
+        (ResizeRule.AUTO, resize.bilinear_aligned),
+        (ResizeRule.TIMM_NPZ, resize.bilinear),
     ):
         found = weights.load(f"npz:{path}", cfg, resize=rule)["params"]["pos_embed"]
         expected = resize_grid(grid, (8, 8), matrix).reshape(64, 48)
@@ -120,7 +120,7 @@ def test_googles_files_are_resized_as_google_does() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_same_size_is_left_as_it_is(rule: Resize) -> None:
+def test_the_same_size_is_left_as_it_is(rule: ResizeRule) -> None:
     cfg = dataclasses.replace(VIT, image_size=(24, 40))
     resized = functools.partial(resizer(rule, cfg), "params/pos_embed")
     table = np.random.default_rng(0).normal(size=(1, 16, 48)).astype(np.float32)
@@ -131,10 +131,10 @@ def test_a_known_grid_need_not_be_square() -> None:
     old = dataclasses.replace(VIT, image_size=(16, 64))
     new = dataclasses.replace(VIT, image_size=(32, 32))  # of as many patches
     table = np.random.default_rng(0).normal(size=(1, 17, 48)).astype(np.float32)
-    out = resizer(Resize.TIMM, new, old=old)("params/pos_embed", table, table.shape)
+    out = resizer(ResizeRule.TIMM, new, old=old)("params/pos_embed", table, table.shape)
     expected = resize_grid(table[0, 1:].reshape(2, 8, 48), (4, 4), resize.bicubic_antialiased)
     np.testing.assert_allclose(out[0, 1:].reshape(4, 4, 48), expected, atol=1e-6)
-    same = resizer(Resize.TIMM, old, old=old)("params/pos_embed", table, table.shape)
+    same = resizer(ResizeRule.TIMM, old, old=old)("params/pos_embed", table, table.shape)
     np.testing.assert_array_equal(same, table)
 
 
@@ -143,16 +143,16 @@ def test_known_windows_need_not_be_square() -> None:
     new = SwinConfig(image_size=(224, 224), window=(7,))
     name = "params/stage1/block1/attn/rel_pos_bias"
     table = np.random.default_rng(0).normal(size=(7 * 13, 6)).astype(np.float32)
-    out = resizer(Resize.OFFICIAL, new, old=old)(name, table, (169, 6))
+    out = resizer(ResizeRule.OFFICIAL, new, old=old)(name, table, (169, 6))
     expected = resize_grid(table.reshape(7, 13, 6), (13, 13), resize.bicubic).reshape(169, 6)
     np.testing.assert_allclose(out, expected, atol=1e-6)
     with pytest.raises(UserError, match="91 offsets are no square window's"):
-        resizer(Resize.OFFICIAL, new)(name, table, (169, 6))
+        resizer(ResizeRule.OFFICIAL, new)(name, table, (169, 6))
 
 
 def _table(cfg: ViTConfig, rows: int) -> None:
     table = np.zeros((1, rows, cfg.dim), np.float32)
-    resizer(Resize.TIMM, cfg)("params/pos_embed", table, (1, 999, cfg.dim))
+    resizer(ResizeRule.TIMM, cfg)("params/pos_embed", table, (1, 999, cfg.dim))
 
 
 def test_what_cannot_be_resized_is_one_line() -> None:
@@ -164,9 +164,11 @@ def test_what_cannot_be_resized_is_one_line() -> None:
     with pytest.raises(UserError, match=r"40 positions are not 1 and a square grid"):
         _table(VIT, 40)
     with pytest.raises(UserError, match=r"init.resize=official has no rule .* patch kernel"):
-        resizer(Resize.OFFICIAL, VIT)("params/patch_embed/kernel", np.zeros((4, 4, 3, 2)), (8, 8))
+        resizer(ResizeRule.OFFICIAL, VIT)(
+            "params/patch_embed/kernel", np.zeros((4, 4, 3, 2)), (8, 8)
+        )
     with pytest.raises(UserError, match=r"init.resize=google has no rule .* bias table"):
-        resizer(Resize.GOOGLE, SwinConfig())(
+        resizer(ResizeRule.GOOGLE, SwinConfig())(
             "params/stage0/block0/attn/rel_pos_bias", np.zeros((49, 3)), (169, 3)
         )
 
@@ -174,4 +176,4 @@ def test_what_cannot_be_resized_is_one_line() -> None:
 def test_none_refuses() -> None:
     cfg = dataclasses.replace(VIT, image_size=(48,), num_classes=10)
     with pytest.raises(UserError, match=r"pos_embed: in the file \[1, 17, 48\].*resizing is off"):
-        weights.load(f"timm:{GOLDEN}/vit_resize_bicubic.safetensors", cfg, resize=Resize.NONE)
+        weights.load(f"timm:{GOLDEN}/vit_resize_bicubic.safetensors", cfg, resize=ResizeRule.NONE)

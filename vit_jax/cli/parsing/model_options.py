@@ -54,7 +54,7 @@ class InputOptions(WeightsOptions):
         (), "of the input, white is 1; by default the run's, or those published", "M,M,M"
     )
     std: tuple[float, ...] = flag((), "as --mean", "S,S,S", above=0)
-    # Holds the fields that were set.
+    # The names of the fields that flags set.
     transform: tuple[str, ...] = flag((), "sizes images: crop, crop_ratio, resize", ".FIELD=VALUE")
 
 
@@ -124,7 +124,7 @@ def say_slow_dtype(found: Trained) -> None:
 
 def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     """Set the preprocessing of images; stderr shows it for a published file, which holds none."""
-    # The flags' fields alone: the model's may bring a transform with it.
+    # Only the fields that flags set: --model may have changed the transform's other fields.
     fields_set = {name: getattr(transform, name) for name in given.transform}
     transform = dataclasses.replace(found.transform, **fields_set)
     check_transform(transform, "transform")

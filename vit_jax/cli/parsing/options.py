@@ -30,15 +30,15 @@ _OTHERS = ("[", ".", "=", " ")  # forms of what is no flag of its own
 
 
 def flag(default: Any, help: str, form: str = "", *, ask: str = "", **bounds: Any) -> Any:
-    """Declare a flag, optional unless `ask` is the error where it is not given.
+    """Declare a flag. It is required if there is an `ask`, the error without it.
 
     Args:
-        default: its value where it is not given; immutable.
-        help: what it does; the default is added.
-        form: what stands for its value in the help, by default its type or choices. "[IMAGE ...]":
-            the arguments that are no flags. "=FILE", " FILE ...", ".FIELD=VALUE": flags that the
-            verb's reader defines.
-        bounds: of numbers, as `fields.value` takes them.
+        default: the value without the flag; immutable.
+        help: what the flag does; the help adds the default.
+        form: what the help shows as its value, by default its type or choices. "[IMAGE ...]" is for
+            the arguments that are no flags; "=FILE", " FILE ...", ".FIELD=VALUE" are for flags that
+            the verb's reader defines.
+        bounds: of numbers, as for `fields.value`.
     """
     metadata = {**fields.value(default, **bounds).metadata, "help": help, "form": form, "ask": ask}
     return dataclasses.field(default=default, metadata=metadata)
@@ -125,7 +125,7 @@ def _defined(cls: type[Options]) -> absl_flags.FlagValues:
 
 
 def _filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) -> Kind:
-    """Return the options that parsed flags, and the arguments that are no flags, come to.
+    """Build the options from parsed flags and from `rest`, the arguments that are no flags.
 
     Raises UserError: a value of another type or out of range, a flag that is missing.
     """
@@ -164,7 +164,7 @@ def _name(field: dataclasses.Field) -> str:
 
 
 def _read(kind: Any, name: str, text: Any, field: dataclasses.Field) -> Any:
-    """Read a flag's value as its type has it."""
+    """Convert a flag's value to its type."""
     if isinstance(text, bool):
         return text
     if kind is Path and not text:
@@ -200,8 +200,9 @@ def help_text(cls: type[Options]) -> str:
 
 def usage(cls: type[Options]) -> str:
     """Return how a verb is called: its name, the flags that it needs, its arguments."""
-    name = Path(inspect.getfile(cls)).stem.replace("sweep_", "sweep ")
-    verb, arguments = f"vit_jax {name}", []
+    file = Path(inspect.getfile(cls))
+    inside = "sweep " if file.parent.name == "sweeps" else ""
+    verb, arguments = f"vit_jax {inside}{file.stem}", []
     for field, kind in _fields(cls):
         form, needed = field.metadata["form"], field.metadata["ask"]
         if form[:1] == "[":

@@ -60,7 +60,7 @@ class SweepFile:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plan(Options):
+class PlanSweep(Options):
     """Prints one JSON line for each run of FILE, and on standard error what all of them cost.
 
     Makes no array and reads no image. --config.FIELD=VALUE sets a field of all runs.
@@ -73,7 +73,7 @@ class Plan(Options):
     price: float | None = flag(None, "of a device and hour, any currency")
 
 
-def plan(given: Plan, extra: Overrides) -> None:
+def plan(given: PlanSweep, extra: Overrides) -> None:
     """Print the points as JSON lines, and their total on standard error."""
     file = read(given.file)
     device = find_device(given.device, given.num_devices)
@@ -233,4 +233,4 @@ def read_options(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind, Overrides]
     return given, {word[1]: word[2] for word in words if word}
 
 
-main = options.verb(Plan, plan, read_options)
+main = options.verb(PlanSweep, plan, read_options)

@@ -31,7 +31,7 @@ from vit_jax.sweeps.worker import Worker
 
 
 @dataclasses.dataclass(kw_only=True)
-class Run(Options):
+class RunSweep(Options):
     """Trains every run of FILE, or of the manifest in DIR, that has not finished.
 
     Start it as often and on as many machines as you like, with one shared DIR.
@@ -52,7 +52,7 @@ class Run(Options):
     )
 
 
-def run(given: Run, extra: Overrides) -> int:
+def run(given: RunSweep, extra: Overrides) -> int:
     """Train what has not finished; returns the exit status."""
     # The devices are the runs': a process that only looks at a GPU takes most of its memory.
     jax.config.update("jax_platforms", "cpu")
@@ -186,4 +186,4 @@ def _log(worker: int, count: int) -> Callable[[str], None]:
     return _print if count == 1 else lambda text: _print(f"worker {worker + 1}: {text}")
 
 
-main = options.verb(Run, run, sweep_plan.read_options)
+main = options.verb(RunSweep, run, sweep_plan.read_options)

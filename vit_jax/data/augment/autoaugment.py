@@ -28,7 +28,7 @@ FORM = "autoaugment(imagenet) or autoaugment(cifar10)"
 _TABLE = Path(__file__).with_name("autoaugment.tsv")
 
 
-class Step(NamedTuple):
+class PolicyOp(NamedTuple):
     """One operation of a sub-policy: how often, and at which of ten levels if it has any."""
 
     name: str
@@ -39,7 +39,7 @@ class Step(NamedTuple):
         return self.name if self.level is None else f"{self.name} {self.level}"
 
 
-SubPolicy = tuple[Step, ...]
+SubPolicy = tuple[PolicyOp, ...]
 
 
 class AutoAugment(NamedTuple):
@@ -95,7 +95,7 @@ def sub_policies() -> dict[str, tuple[SubPolicy, ...]]:
     found: dict[str, tuple[SubPolicy, ...]] = {}
     for policy, *operations in lines:
         words = [operation.split() for operation in operations]
-        steps = tuple(Step(name, float(prob), *map(int, level)) for name, prob, *level in words)
+        steps = tuple(PolicyOp(name, float(prob), *map(int, level)) for name, prob, *level in words)
         found[policy] = (*found.get(policy, ()), steps)
     return found
 

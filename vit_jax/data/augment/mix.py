@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch operations on the device, inside the jitted step: normalise, mix, build targets.
+"""Batch operations on the device, inside the jitted step: normalise, mix, erase, build targets.
 
-They see the global batch, so their result does not depend on how many devices hold it.
-
-Random erasing (arXiv:1708.04896) on the device, in timm's "pixel" form.
+They see the global batch, so their result does not depend on how many devices hold it. Random
+erasing (arXiv:1708.04896) is timm's "pixel" form.
 """
 
 import math
@@ -14,6 +13,11 @@ from jaxtyping import Array, Bool, Float, Float32, Key, Num, UInt8
 
 from vit_jax.data.config import MixConfig, Partner, is_on
 from vit_jax.errors import UserError
+
+# Share of the image and height over width: timm's ranges, those of DeiT and all after it.
+_AREA = (0.02, 1 / 3)
+_ASPECT = (0.3, 1 / 0.3)
+_TRIES = 10
 
 
 def normalize(
@@ -106,12 +110,6 @@ def _box(
 
     y_key, x_key = jax.random.split(rng)
     return along(y_key, height)[:, :, None, None] & along(x_key, width)[:, None, :, None]
-
-
-# Share of the image and height over width: timm's ranges, those of DeiT and all after it.
-_AREA = (0.02, 1 / 3)
-_ASPECT = (0.3, 1 / 0.3)
-_TRIES = 10
 
 
 def erase(

@@ -2,10 +2,8 @@
 """Encoded JPEG, PNG or WebP bytes to uint8 pixels, for training, evaluation and prediction alike.
 
 JPEG goes through libjpeg-turbo (simplejpeg), PNG and WebP through OpenCV, and what those do not
-take (small flaws, transparent pixels, frames, other formats) through Pillow. docs/data.md has the
-rule for each kind of file, and tests/unit/data/awkward.py a file of each.
-
-An image that Pillow has opened, as pixels: transparent and deep ones, and those to be turned.
+take (small flaws, transparent or deep pixels, images to be turned, frames, other formats) through
+Pillow. docs/data.md has the rule for each kind of file, and tests/awkward.py a file of each.
 """
 
 import contextlib
@@ -24,6 +22,26 @@ from PIL import Image
 from vit_jax.data.config import AS_SHOWN, Background, Reading
 from vit_jax.data.images import header
 from vit_jax.errors import shown
+
+_log = logging.getLogger(__name__)
+
+# Parallelism is over examples; OpenCV's own threads would only fight with those.
+cv2.setNumThreads(0)
+# Pillow tries what OpenCV cannot read, and gives the reason.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
+# Tags of a TIFF.
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
+_COLORS = {1: "GRAY", 3: "RGB"}
+# Markers of a JPEG.
+_SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
+_FRAMES = (0xC0, 0xC1)  # sequential, Huffman: rows come in order, in one scan
+_OTHER_FRAMES = {0xC2, 0xC3, *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)}
+_RESTARTS, _SCAN = 0xDD, 0xDA
+_RGB16 = b"\x10\x02"  # bits and kind in a PNG's header
+# By these libpng changes how it weighs colours for grey; they are ignored here.
+_COLOUR_CHUNKS = {b"gAMA", b"sRGB", b"cHRM", b"iCCP"}
+_told_dark = threading.Event()
 
 
 def pixels(
@@ -75,10 +93,6 @@ def flat(image: Image.Image, channels: int, background: Background) -> UInt8[np.
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-# Tags of a TIFF.
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
-
-
 def _rgba(image: Image.Image) -> Image.Image:
     """Return an image with transparent pixels in mode RGBA, where Pillow alone would err."""
     clear: Any = image.info.get("transparency")
@@ -117,21 +131,6 @@ def bits(image: Image.Image) -> int:
     """Return how many bits the grey of an image in mode I or I;16 has."""
     (bits,) = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))
     return bits
-
-
-_log = logging.getLogger(__name__)
-
-# Parallelism is over examples; OpenCV's own threads would only fight with those.
-cv2.setNumThreads(0)
-# Pillow tries what OpenCV cannot read, and gives the reason.
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-
-_COLORS = {1: "GRAY", 3: "RGB"}
-# Markers of a JPEG.
-_SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
-_FRAMES = (0xC0, 0xC1)  # sequential, Huffman: rows come in order, in one scan
-_OTHER_FRAMES = {0xC2, 0xC3, *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)}
-_RESTARTS, _SCAN = 0xDD, 0xDA
 
 
 def decode(
@@ -277,11 +276,6 @@ def _decode_other(
     return _decode_pillow(data, channels, background, name)
 
 
-_RGB16 = b"\x10\x02"  # bits and kind in a PNG's header
-# By these libpng changes how it weighs colours for grey; they are ignored here.
-_COLOUR_CHUNKS = {b"gAMA", b"sRGB", b"cHRM", b"iCCP"}
-
-
 def _needs_care(data: bytes, chunks: list[bytes] | None, channels: int) -> bool:
     """Return whether a PNG or WebP has transparent pixels, frames or what changes its grey."""
     if chunks is None:
@@ -307,9 +301,6 @@ def _decode_pillow(
         if image.mode.startswith("I") and bits(image) == 16:
             _warn_if_dark(pixels, name)
         return pixels
-
-
-_told_dark = threading.Event()
 
 
 def _warn_if_dark(pixels: UInt8[np.ndarray, "H W C"], name: Callable[[], str]) -> None:

@@ -271,7 +271,7 @@ def look(head: bytes, size: int) -> str:
 def halvings(image: "Image.Image") -> int:
     """Return how many times `MAX_PIXELS` an opened image may have: libjpeg halves its sides.
 
-    Of a progressive one it would still hold all coefficients: a gigabyte.
+    With a progressive JPEG, libjpeg would still hold all coefficients: a gigabyte.
     """
     is_jpeg = image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB")
     return 4 if is_jpeg and not image.info.get("progressive") else 1

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from vit_jax.data.account import Account
-from vit_jax.data.order import Balance
+from vit_jax.data.order import ClassBalance
 from vit_jax.data.sources.partition import SplitError as SplitError
 from vit_jax.data.sources.partition import absolute_slices as absolute_slices
 from vit_jax.data.sources.partition import split_of as split_of
@@ -257,7 +257,7 @@ def _read_all(source: Source) -> Iterator[Example]:
             yield from pool.map(source.read, range(start, min(start + 1024, len(source))))
 
 
-def balance_of(source: Source, power: float) -> Balance | None:
+def balance_of(source: Source, power: float) -> ClassBalance | None:
     """Return how `data.balance` orders a source, or None for 0; reads labels that are not listed.
 
     Raises UserError: examples with several labels, or without.
@@ -268,4 +268,4 @@ def balance_of(source: Source, power: float) -> Balance | None:
     if labels is None or labels.min() < 0:
         has = "several labels per image" if labels is None else "images without a label"
         raise UserError(f"data.balance={power:g}: {source.name} has {has}; set data.balance=0")
-    return Balance(labels, power)
+    return ClassBalance(labels, power)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split.
 
-Rows of a CSV file, whose encoding, separator and columns its beginning tells for sure.
-
-Tables as runs read them that were begun by earlier versions, `csv:FILE?rules=1`.
+Encoding, separator and columns are those that the file's beginning tells for sure. Runs that were
+begun by earlier versions read their tables as those did, `csv:FILE?rules=1`.
 """
 
 import csv
@@ -35,7 +34,7 @@ from vit_jax.data.sources import look
 from vit_jax.data.sources.base import absolute_slices, digest_of
 from vit_jax.data.sources.folders import FolderSource
 from vit_jax.data.sources.look import Seen, copies_told, same_content
-from vit_jax.data.sources.partition import WHOLE, Draw, check_no_seed, partition, split_draw
+from vit_jax.data.sources.partition import WHOLE, SplitDraw, check_no_seed, partition, split_draw
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
@@ -131,14 +130,14 @@ _OTHERS = {
 }
 
 
-class Row(NamedTuple):
+class CsvRow(NamedTuple):
     """One row: the number of its last line, and its cells by the names of the columns."""
 
     line: int
     cells: dict[str, str]
 
 
-def read(data: bytes, where: str) -> list[Row]:
+def read(data: bytes, where: str) -> list[CsvRow]:
     """Return the rows of a table with the columns path and label, whatever their case.
 
     It may be packed by gzip, in UTF-8, or UTF-16 or UTF-32 that say so at their beginning; cells
@@ -181,7 +180,7 @@ def read(data: bytes, where: str) -> list[Row]:
             if column >= len(cells) or not (may_be_empty or cells[column].strip()):
                 names = ", ".join(name for name in columns if name in _KNOWN)
                 raise UserError(f"{where}, line {line}: give a value for {names}")
-        found.append(Row(line, dict(zip(columns, cells, strict=False))))
+        found.append(CsvRow(line, dict(zip(columns, cells, strict=False))))
     return found
 
 
@@ -259,7 +258,7 @@ def open_csv(name: str, split: str) -> CsvSource:
     "split" the splits are those of `partition`, and "whole". A row that is there twice counts once,
     and one of a file that is gone does not count.
 
-    Raises UserError: what `csv_rows.read` raises; no such split; most files are gone; a label that
+    Raises UserError: what `read` raises; no such split; most files are gone; a label that
     is no class; one file with two labels or in two splits; two columns of labels that disagree.
     """
     path, draw = split_draw(name)
@@ -354,8 +353,8 @@ def _look(
     return [each for each, _ in good], unread, [seen for _, seen in good], []
 
 
-def _as_before(place: str, root: Path | str, where: str, split: str, draw: Draw) -> CsvSource:
-    """Open a split as `csv_before` lists it."""
+def _as_before(place: str, root: Path | str, where: str, split: str, draw: SplitDraw) -> CsvSource:
+    """Open a split as `list_rows` lists it."""
     found = list_rows(place, root, where)
     members: dict[str, list[int]] = {WHOLE: list(range(len(found.paths)))}
     if found.splits:
@@ -377,7 +376,7 @@ def _as_before(place: str, root: Path | str, where: str, split: str, draw: Draw)
     )
 
 
-def _examples(rows: Sequence[Row], root: Path | str, where: str) -> Iterator[_Example]:
+def _examples(rows: Sequence[CsvRow], root: Path | str, where: str) -> Iterator[_Example]:
     """Yield what each row says; without a path where there is no such file."""
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
     labels: dict[str, str] = {}  # of a million rows few differ
@@ -436,7 +435,7 @@ def _once(
     return list(first.values()), doubled
 
 
-def _check_columns(rows: Sequence[Row], where: str) -> None:
+def _check_columns(rows: Sequence[CsvRow], where: str) -> None:
     """Raise UserError for another column of labels that says something else."""
     ones = [row.cells["label"] for row in rows]
     for name in LABELS[1:]:

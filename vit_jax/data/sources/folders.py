@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of images, [<split>/]<class>/[...]/*.{jpg,png,webp,...}, read as a dataset.
 
-What a folder of images is: splits of classes, classes, or images alone. Decided by names.
-
-Folders as runs read them that were begun by earlier versions, `folder:DIR?rules=1`.
-
-Images of the class folders alone, of the suffixes that were known then, whatever is in them.
+What a folder is, splits of classes, classes, or images alone, is decided by names. Runs that were
+begun by earlier versions read theirs as those did, `folder:DIR?rules=1`: images of the class
+folders alone, of the suffixes that were known then, whatever is in them.
 """
 
 import hashlib
@@ -36,7 +34,7 @@ from vit_jax.data.sources.listing import NO_IMAGE, NO_NAME, Listing, RemoteFolde
 from vit_jax.data.sources.look import Seen, copies_told, same_content
 from vit_jax.data.sources.partition import (
     WHOLE,
-    Draw,
+    SplitDraw,
     check_no_archive,
     check_no_seed,
     partition,
@@ -45,13 +43,14 @@ from vit_jax.data.sources.partition import (
 from vit_jax.errors import UserError, shown, some
 from vit_jax.storage import remote
 
-DRAWN = ""  # the one split of what has none
+DRAWN = ""  # the name of the only split of a folder without splits
 BESIDE = "beside the class folders"
 OUTSIDE = "outside the splits"
+Folder: TypeAlias = Path | RemoteFolder
 
 
-class Layout(NamedTuple):
-    """Which file is what.
+class FolderLayout(NamedTuple):
+    """The split and the class of each file.
 
     Attributes:
         classes: their names, by class id.
@@ -69,26 +68,27 @@ class Layout(NamedTuple):
 
 
 class _Top(NamedTuple):
-    """A folder in the root: how many images lie in it, and in each of its folders and below."""
+    """A folder in the root: its number of images, directly and in each of its folders."""
 
     direct: int
     below: Counter[str]
 
 
 def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
-    """Tell what the folders in the root are.
+    """Decide whether the folders in the root are splits or classes.
 
     Args:
-        paths: of all images by their names, relative to the root.
+        paths: of all files that are named as images, relative to the root.
 
     Returns:
-        The splits, and of each whether its images lie in folders of classes; {} for none. And
-        whether the folders are classes instead.
+        The splits, each with whether its images lie in class folders, {} for none; and whether the
+        folders are classes instead.
 
-    Splits are the folders named so (train, val, test) that hold folders of images: what lies
-    directly in one of them, fewer, strays. One of images alone, beside those or without other
-    folders, is a split without labels. Without such names, folders with images directly in them are
-    classes; others are splits of any name, if it is one, or if they have folders of the same names.
+    A folder that is named as a split (train, val, test) is one if it holds folders of images. The
+    images directly in it are then strays, which must be fewer. If it holds images alone, it is a
+    split without labels, beside such splits or without other folders. If no folder has such a name,
+    folders with images directly in them are classes. Otherwise the folders are splits of any name,
+    if there is only one or if they hold folders of the same names.
     """
     direct: Counter[str] = Counter()
     below: dict[str, Counter[str]] = defaultdict(Counter)
@@ -110,7 +110,7 @@ def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
     if structured and others <= sum(sizes[name] for name in structured):
         return of_classes, False
     if known and not structured:
-        # Two of them, and hardly anything else, are not classes that happen to be called so.
+        # Two such folders, and few other images, are no classes that happen to have these names.
         meanings = {meaning(name) for name in known}
         if not others or (len(meanings) > 1 and others <= sum(sizes[name] for name in known)):
             return of_classes, False
@@ -124,11 +124,13 @@ def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
     return {}, True
 
 
-def arrange(images: Sequence[str], folders: Sequence[str], where: str, bad: set[str]) -> Layout:
-    """Tell of each image its split and its class.
+def arrange(
+    images: Sequence[str], folders: Sequence[str], where: str, bad: set[str]
+) -> FolderLayout:
+    """Assign a split and a class to each image.
 
-    Class ids come from the sorted union of the class folders of all splits: a class missing from
-    one split shifts no label. An image in a folder further down counts to the class above it.
+    Class ids come from the sorted union of the class folders of all splits, so that a class missing
+    from one split shifts no label. An image in a deeper folder belongs to the class above it.
 
     Args:
         images: paths of all images by their names, relative to the root.
@@ -140,10 +142,12 @@ def arrange(images: Sequence[str], folders: Sequence[str], where: str, bad: set[
     """
     splits, are_classes = splits_in(images)
     names = list(splits) or [DRAWN]
-    depth = 2 if splits else 1  # of an image's folders, those that have a meaning
+    depth = 2 if splits else 1  # the number of an image's folders that have a meaning
     left_out: list[tuple[str, str]] = []
     found: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
-    written: dict[str, dict[str, str]] = {name: {} for name in names}  # spelled: as it is written
+    written: dict[str, dict[str, str]] = {
+        name: {} for name in names
+    }  # by the common spelling: the folder's
     notes: list[str] = []
     lost: Counter[str] = Counter()  # unreadable images of a class
     for path in images:
@@ -186,7 +190,7 @@ def arrange(images: Sequence[str], folders: Sequence[str], where: str, bad: set[
     ids = {label: k for k, label in enumerate(classes)} | {"": -1}
     files = {name: [path for path, _ in pairs] for name, pairs in found.items()}
     labels = {name: [ids[label] for _, label in pairs] for name, pairs in found.items()}
-    return Layout(classes, files, labels, left_out, notes)
+    return FolderLayout(classes, files, labels, left_out, notes)
 
 
 def _notes(
@@ -195,7 +199,7 @@ def _notes(
     counts: Mapping[str, Counter[str]],
     written: Mapping[str, Mapping[str, str]],
 ) -> list[str]:
-    """Say what a person may not have meant."""
+    """Return notes on what the user may not have intended."""
     notes = [
         f"{name}: no class folders in it, so its images have no labels"
         for name in splits
@@ -214,9 +218,9 @@ def _notes(
 
 
 def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse a class that one split writes otherwise than another, in case.
+    """Raise UserError if two splits spell a class with different case.
 
-    Two such classes within a split are two: handwritten letters may well lie in "a" and "A".
+    Within one split they are two classes: handwritten letters may well lie in "a" and "A".
     """
     spelled: dict[str, dict[str, str]] = {}
     for split, labels in written.items():
@@ -229,8 +233,8 @@ def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> Non
             raise UserError(f"{where}: {differs}; give both folders the same name")
 
 
-def list_images(root: Path | RemoteFolder, where: str, split: str) -> Layout:
-    """List what a folder holds of the splits that `split` names.
+def list_images(root: Path | RemoteFolder, where: str, split: str) -> FolderLayout:
+    """List a folder's images in the splits that `split` names.
 
     Raises UserError: no folders of classes, or one without images; OSError.
     """
@@ -251,7 +255,7 @@ def list_images(root: Path | RemoteFolder, where: str, split: str) -> Layout:
     for name, names in classes.items():
         found = _files(root, f"{name}/" if name else "", names) if name in {*wanted, DRAWN} else []
         files[name], labels[name] = found, [ids[path.rsplit("/", 2)[-2]] for path in found]
-    return Layout(union, files, labels)
+    return FolderLayout(union, files, labels)
 
 
 def _subfolders(folder: Path | RemoteFolder) -> list[str]:
@@ -289,9 +293,6 @@ def _file_names(folder: Path | RemoteFolder) -> list[str]:
         return [e.name for e in entries if e.is_file(follow_symlinks=False) or e.is_symlink()]
 
 
-Folder: TypeAlias = Path | RemoteFolder
-
-
 class FolderSource(Labelled):
     """Examples of one split of a folder or a table; see `Source`."""
 
@@ -305,7 +306,7 @@ class FolderSource(Labelled):
         *,
         drawn: bool = False,
     ) -> None:
-        """Take paths relative to `root` in the order to be read, and their class ids.
+        """Store paths relative to `root`, in their order of reading, and their class ids.
 
         `root` is a string where it is an address.
         """
@@ -314,15 +315,15 @@ class FolderSource(Labelled):
         self.name = name
         self.class_names = classes
         self.labels = np.array(labels, np.int32)
-        self.left_out: list[tuple[str, str]] = []  # why, and the path of what is no example
-        # A million paths take a tenth of what a list of strings does, here and in every worker.
+        self.left_out: list[tuple[str, str]] = []  # (reason, path) of each file that is no example
+        # A list of a million paths would take ten times the memory, here and in every worker.
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "left_out": []}  # workers have no use for it
+        return {**self.__dict__, "left_out": []}  # workers do not need it
 
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id.
@@ -338,7 +339,7 @@ class FolderSource(Labelled):
         return shown(self._path(index))
 
     def digest(self) -> str:
-        """Digest the paths below the folder; to ask for a million sizes takes minutes."""
+        """Digest the paths below the folder; a million sizes would take minutes to ask for."""
         return digest_of(self._paths.tolist())
 
     def rows(self) -> list[tuple[str, str]]:
@@ -352,7 +353,7 @@ class FolderSource(Labelled):
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])
-        if self.is_remote:  # the root is "" where addresses have no beginning in common
+        if self.is_remote:  # the root is "" if the addresses share no beginning
             return f"{self._root}/{path}".removeprefix("/")
         return str(Path(self._root, path))
 
@@ -360,7 +361,7 @@ class FolderSource(Labelled):
 def open_folder(path: str, split: str) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
 
-    What the folder means `folder_layout` decides: folders of classes in folders of splits, of any
+    What the folder means `arrange` decides: folders of classes in folders of splits, of any
     names; folders of classes alone, or images alone, whose splits are those of `partition`, and
     "whole". Names of splits that mean the same, "validation" and "Val", stand for each other.
     Within a split, files come in an order that depends on their names alone but is mixed over the
@@ -383,7 +384,7 @@ def open_folder(path: str, split: str) -> FolderSource:
         raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
 
 
-def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
+def _open(root: Folder, split: str, draw: SplitDraw) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
     if not root.is_dir():
         check_no_archive(str(root))
@@ -423,14 +424,14 @@ def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
 
 
 class _Reading(NamedTuple):
-    """What a folder is.
+    """The contents of a folder as a dataset.
 
     Attributes:
         classes: their names, by class id.
         files: paths by split, in the order to be read.
         labels: class ids by path, -1 for none.
         drawn: whether the splits were drawn.
-        account: of all files; None for how earlier versions read.
+        account: of all files; None by the rules of earlier versions.
         left_out: (reason, path) of each that is not used.
     """
 
@@ -442,7 +443,7 @@ class _Reading(NamedTuple):
     left_out: list[tuple[str, str]] = []  # noqa: RUF012  (never changed)
 
 
-def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
+def _read(root: Folder, where: str, split: str, draw: SplitDraw) -> _Reading:
     if draw.rules == 1:
         return _arranged(list_images(root, where, split), draw, {})
     listing, name = list_all(root), where_name(root)
@@ -480,8 +481,8 @@ def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
     return found._replace(account=counted, left_out=others)
 
 
-def _arranged(layout: Layout, draw: Draw, seen: Mapping[str, Seen]) -> _Reading:
-    """Put files in their order, by their names alone but mixed over the classes; draw splits."""
+def _arranged(layout: FolderLayout, draw: SplitDraw, seen: Mapping[str, Seen]) -> _Reading:
+    """Order files by a hash of their names, which mixes the classes; draw splits if need be."""
     labels: dict[str, int] = {}
     for name, paths in layout.files.items():
         labels.update(zip(paths, layout.labels[name], strict=True))
@@ -504,12 +505,12 @@ def _expected(where: str) -> str:
 
 
 def where_name(root: Folder) -> str:
-    """Name a folder wherever it is asked for from."""
+    """Return a folder's name, which does not depend on the working directory."""
     return os.path.abspath(root) if isinstance(root, Path) else str(root)
 
 
 def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
-    """Tell what files are whose names do not."""
+    """Look at files whose names do not tell what they are, and return (reason, path) of each."""
     if isinstance(root, RemoteFolder):
         return [(NO_IMAGE, path) for path in listing.unnamed]
     images = map(look.is_image, look.places_of(root, listing.unnamed))
@@ -519,8 +520,10 @@ def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
     ]
 
 
-def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str) -> list[str]:
-    """Say which images are there more than once."""
+def _copies(
+    found: FolderLayout, seen: Mapping[str, Seen], root: Path | str, name: str
+) -> list[str]:
+    """Return notes on images that occur more than once."""
     if not seen:
         return []
     rows = [
@@ -534,8 +537,8 @@ def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str
     return copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
 
 
-def _twins(found: Layout) -> list[str]:
-    """Say which files differ in their suffix alone, and may be one photograph twice."""
+def _twins(found: FolderLayout) -> list[str]:
+    """Return a note on files that differ only in their suffix, perhaps one photograph twice."""
     stems: Counter[str] = Counter()
     names: dict[str, list[str]] = defaultdict(list)
     for paths in found.files.values():

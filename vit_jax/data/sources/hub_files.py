@@ -59,7 +59,7 @@ def open_hf(name: str, split: str) -> Source:
 def _listed(
     patterns: Mapping[str, Sequence[str]], root: str
 ) -> tuple[list[remote.FileInfo], list[str], list[str]]:
-    """Return the files of a card's patterns, the split of each, and what is to be said of them."""
+    """Return the files of a card's patterns, the split of each, and notes on them."""
     found: dict[str, tuple[remote.FileInfo, str]] = {}
     twice: dict[tuple[str, str], list[str]] = {}
     notes = []
@@ -111,7 +111,7 @@ def _card(root: str) -> dict[str, Any]:
 def _told(root: str, card: Mapping[str, Any], config: str) -> dict[str, int]:
     """Return how many examples of each split the card, or dataset_infos.json, tells of a config.
 
-    {} where neither does, or they tell of several configs and the card has none of them.
+    {} if neither does, or if they describe several configs but not this one.
     """
     infos = _by_name(card.get("dataset_info"))
     if not infos and (found := remote.find("dataset_infos.jso[n]", root)):
@@ -138,7 +138,7 @@ def _by_name(listed: Any) -> dict[str, dict[str, Any]]:
     """Return the configs that a card lists, or the only one, by their names."""
     found = listed if isinstance(listed, list) else [listed]
     have = [each for each in found if isinstance(each, dict)]
-    # Of texts alone: by YAML's aliases ten lines can stand for a billion of others.
+    # Only plain values: with YAML's aliases ten lines can stand for a billion others.
     named = [each for each in have if isinstance(each.get("config_name", ""), str | int | float)]
     return {str(each.get("config_name", "default")): each for each in named}
 

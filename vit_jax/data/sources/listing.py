@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that lies below a folder, here or in a bucket: each file once, or why it is none.
 
-A folder in a bucket, of which one listing has told all paths.
+A folder in a bucket is listed once, and that listing answers for all paths in it.
 """
 
 import dataclasses
@@ -18,18 +18,42 @@ from vit_jax.data.sources.partition import ARCHIVES
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 
+_LINKS = 4  # most links below one another, so that a circle of links ends
+# Names of files and folders that systems and programs create; so are names with a dot in front.
+_SYSTEM = (
+    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
+    *("$recycle.bin", "system volume information", "lost+found"),
+)
+FILE, FOLDER = "a file", "a folder"
+# Reasons why a file is not read as an image, in words that follow a number.
+NO_IMAGE = "not an image"
+NO_NAME = "not named as an image"
+UNREAD = "of a format that is not read here"
+ARCHIVE = "archive, to be unpacked"
+CIRCLE = "link in a circle"
+DANGLING = "dangling link"
+NO_FILE = "pipe, socket or device"
+NAMELESS = "of names with // in them"
+# Suffixes of files that are no images, so that no look at them is needed.
+_OTHERS = (
+    *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
+    *(".pdf", ".doc", ".docx", ".xls", ".xlsx", ".npy", ".npz", ".pkl", ".pt", ".pth", ".h5"),
+    *(".mat", ".cls", ".tar", ".parquet", ".mp4", ".mov", ".avi", ".mkv", ".webm", ".mp3", ".wav"),
+    *(".py", ".ipynb", ".sh", ".log", ".cache", ".ini", ".cfg", ".url", ".lnk"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class RemoteFolder:
-    """What `folders` asks of a folder, for an address."""
+    """A folder in a bucket, with the methods of `Path` that `folders` calls."""
 
     address: str
-    inside: dict[str, dict[str, bool]]  # by address: of each name there, whether it is a folder
+    inside: dict[str, dict[str, bool]]  # by address: the names in it, and whether each is a folder
     below: tuple[remote.FileInfo, ...] = ()  # all files
 
     @classmethod
     def open(cls, address: str) -> "RemoteFolder":
-        """List all that is below an address; raises RemoteError, or UserError: it is a server's."""
+        """List all below an address; raises RemoteError, or UserError: it is a web server's."""
         if remote.scheme(address).startswith("http"):
             advice = "a server lists nothing; name the files in a table, csv:https://..."
             raise UserError(f"folder:{shown(address)}: {advice}")
@@ -41,7 +65,7 @@ class RemoteFolder:
             while len(path) > len(address):
                 above, _, name = path.rpartition("/")
                 names = inside.setdefault(above, {})
-                if names.get(name):  # a file may be called as the folder is
+                if names.get(name):  # a file may have the name of a folder
                     break
                 names[name] = is_folder
                 path, is_folder = above, True
@@ -67,56 +91,31 @@ class RemoteFolder:
         return self.address
 
     def is_absolute(self) -> bool:
-        """Return that messages write it as it is."""
+        """Return True: messages write the address unchanged."""
         return True
 
     def is_dir(self) -> bool:
-        """Return whether there is anything in it."""
+        """Return whether the folder holds anything."""
         return bool(self.inside.get(self.address))
 
     def folders(self) -> list[str]:
-        """Name the folders in it."""
+        """Return the names of the folders in it."""
         return [name for name, is_folder in self.inside.get(self.address, {}).items() if is_folder]
 
     def files(self) -> list[str]:
-        """Name the files in it."""
+        """Return the names of the files in it."""
         names = self.inside.get(self.address, {}).items()
         return [name for name, is_folder in names if not is_folder]
 
 
-_LINKS = 4  # one inside the other: those that lead in circles end
-# What systems and programs leave in folders, beside names that begin with a dot.
-_SYSTEM = (
-    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
-    *("$recycle.bin", "system volume information", "lost+found"),
-)
-FILE, FOLDER = "a file", "a folder"
-# Why something is no image to be read, in words that follow a number.
-NO_IMAGE = "not an image"
-NO_NAME = "not named as an image"
-UNREAD = "of a format that is not read here"
-ARCHIVE = "archive, to be unpacked"
-CIRCLE = "link in a circle"
-DANGLING = "dangling link"
-NO_FILE = "pipe, socket or device"
-NAMELESS = "of names with // in them"
-# Suffixes of what lies beside images and is none, so that nobody has to look.
-_OTHERS = (
-    *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
-    *(".pdf", ".doc", ".docx", ".xls", ".xlsx", ".npy", ".npz", ".pkl", ".pt", ".pth", ".h5"),
-    *(".mat", ".cls", ".tar", ".parquet", ".mp4", ".mov", ".avi", ".mkv", ".webm", ".mp3", ".wav"),
-    *(".py", ".ipynb", ".sh", ".log", ".cache", ".ini", ".cfg", ".url", ".lnk"),
-)
-
-
 class Listing(NamedTuple):
-    """What lies below a folder, by paths relative to it, their parts joined by "/".
+    """The files and folders below a folder, by relative paths with "/" as separator.
 
     Attributes:
         images: files with the name of an image.
-        unnamed: files whose name does not tell what they are.
+        unnamed: files whose name does not tell whether they are images.
         others: (reason, path) of all other files.
-        folders: those that are not hidden.
+        folders: all folders that are not hidden.
     """
 
     images: list[str]
@@ -126,7 +125,7 @@ class Listing(NamedTuple):
 
 
 def list_all(root: Path | RemoteFolder) -> Listing:
-    """List a folder with those below it; raises OSError: one of them may not be read."""
+    """List a folder and all folders below it; raises OSError: one of them cannot be read."""
     listing = Listing([], [], [], [])
     entries = _far(root) if isinstance(root, RemoteFolder) else _near(root)
     for path, kind in entries:
@@ -148,12 +147,12 @@ def list_all(root: Path | RemoteFolder) -> Listing:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is one that a person does not see, or a system's own."""
+    """Return whether a file or folder is hidden, or created by a system."""
     return name.startswith(".") or name.casefold() in _SYSTEM
 
 
 def _by_name(path: str) -> str:
-    """Return why a file is no image, as far as its name tells."""
+    """Return why a file is no image, by its name; "" if the name does not tell."""
     lowered = path.lower()
     if lowered.endswith(SUFFIXES):
         return ""
@@ -171,7 +170,7 @@ def _far(root: RemoteFolder) -> Iterator[tuple[str, str]]:
 
 
 def _near(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield (path, FILE, FOLDER or why it is neither) of all below a folder, through links too."""
+    """Yield (path, kind) of everything below a folder, links followed; kind may be a reason."""
     status = os.stat(root)
     waiting: list[tuple[str, tuple[tuple[int, int], ...], int]]
     waiting = [("", ((status.st_dev, status.st_ino),), 0)]
@@ -188,8 +187,8 @@ def _near(root: Path) -> Iterator[tuple[str, str]]:
         for entry in entries:
             path = f"{before}/{entry.name}" if before else entry.name
             is_link = entry.is_symlink()
-            # A link that is named as an image is believed: to follow a million of them over a
-            # network takes minutes. Who looks at the file sees what it is.
+            # A link that is named as an image counts as a file: following a million links over a
+            # network takes minutes. The later look at the file sees what it is.
             if is_link and entry.name.lower().endswith(SUFFIXES):
                 yield path, FILE
             elif _is_folder(entry):

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A look at the beginning of every image file before a run: which can be read, which are copies.
 
-What was seen is kept in the user's cache, by path, size and time, so that a later look asks for
-these alone, and one that was interrupted goes on.
-
-What a look at the files of a dataset has seen, kept in the user's cache for the next one.
-
-Which images of a dataset are there more than once, by their content.
+Copies are told by their content. What was seen is kept in the user's cache, by path, size and time,
+so that a later look reads only what is new, and one that was interrupted goes on.
 """
 
 import contextlib
@@ -31,17 +27,26 @@ from vit_jax.process import waiting
 from vit_jax.storage import files, remote
 from vit_jax.storage.files import cache_home
 
-_SPARE = 256  # lines of files that are no more, which are left there
-_VERSION = 1  # another when `image_header.look` judges otherwise
+_SPARE = 256  # lines about deleted files that may stay in the cache
+_VERSION = 1  # raise it when `header.look` changes its verdicts
+T = TypeVar("T")
+HEAD = 1 << 14  # bytes; another number would draw other splits for images without splits
+MOST_FAR = 100_000  # with more files in a bucket, none is looked at: each is a request
+CHUNK = 256  # files between two writes of the cache
+_NEAR_THREADS, _FAR_THREADS = 16, 64
+_GONE, _FORBIDDEN = "gone", "that may not be read"
+# What `kept` has made inside of `once`. Each thread has its own: two runs in one process do not end
+# at the same time, and a later run must not see what an earlier one has left.
+_kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 
 
 class Seen(NamedTuple):
-    """What a look at one file has seen.
+    """The result of a look at one file.
 
     Attributes:
-        size: bytes; -1 where there is no file.
-        stamp: its time, or its version in a bucket.
-        why: why it is no image that can be read, by its beginning; "" where it seems to be one.
+        size: bytes; -1 if there is no file.
+        stamp: the file's time of change, or its version in a bucket.
+        why: why the file is no readable image, by its first bytes; "" if it seems to be one.
         head: a digest of its first `look.HEAD` bytes.
     """
 
@@ -52,13 +57,13 @@ class Seen(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What copies have in common, and hardly any two other files."""
+        """A key that copies share, and other files hardly ever."""
         return f"{self.size} {self.head}"
 
 
 @dataclasses.dataclass
 class Known:
-    """What was seen of a dataset's files, in the user's cache: a line of JSON each."""
+    """The cached results of earlier looks at a dataset's files, one line of JSON each."""
 
     name: str
     entries: dict[str, Seen] = dataclasses.field(default_factory=dict)
@@ -75,7 +80,7 @@ class Known:
                     self.entries[path] = Seen(*seen)
 
     def add(self, paths: Sequence[str], seen: Sequence[Seen]) -> None:
-        """Keep what is new; a cache that cannot be written keeps nothing."""
+        """Append new results to the cache; if it cannot be written, do nothing."""
         lines = [
             json.dumps([path, *each])
             for path, each in zip(paths, seen, strict=True)
@@ -86,11 +91,11 @@ class Known:
         self._lines += len(lines)
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._file, "ab", buffering=0) as file:  # appended in one piece
+            with open(self._file, "ab", buffering=0) as file:  # appended in one write
                 file.write("".join(f"\n{line}" for line in lines).encode())
 
     def close(self, paths: Iterable[str]) -> None:
-        """Write the cache anew where most of it is of files that are no more."""
+        """Rewrite the cache if most of its lines are about deleted files."""
         paths = {*paths}
         if self._lines <= 2 * len(paths) + _SPARE:
             return
@@ -100,23 +105,9 @@ class Known:
             files.write(self._file, "\n".join(lines))
 
 
-T = TypeVar("T")
-
-HEAD = 1 << 14  # bytes; changed, it would divide images anew that have no splits
-MOST_FAR = 100_000  # files in a bucket that are looked at: each is a request
-CHUNK = 256  # files, after which the cache is written
-_NEAR_THREADS, _FAR_THREADS = 16, 64
-_GONE, _FORBIDDEN = "gone", "that may not be read"
-
-
-# Inside of `once`. Of each thread its own: two runs in one process do not end together, and what
-# one has left would be all that later ones see.
-_kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
-
-
 @contextlib.contextmanager
 def once() -> Iterator[None]:
-    """Look at each dataset once, however many of its splits are opened inside, by this thread."""
+    """Let this thread look at each dataset only once, however many of its splits it opens."""
     before = _kept.get()
     token = _kept.set({} if before is None else before)
     try:
@@ -126,7 +117,7 @@ def once() -> Iterator[None]:
 
 
 def kept(key: Hashable, make: Callable[[], T]) -> T:
-    """Return what `make` makes, inside of `once` the same for the same key."""
+    """Return `make()`; inside of `once`, return the same object for the same key."""
     found = _kept.get()
     if found is None:
         return make()
@@ -138,17 +129,17 @@ def kept(key: Hashable, make: Callable[[], T]) -> T:
 def examine(
     paths: Sequence[str], name: str, facts: Mapping[str, remote.FileInfo] | None = None
 ) -> list[Seen]:
-    """Look at files in parallel, with a line or a bar about how far it is.
+    """Look at files in parallel, and show the progress.
 
     Args:
-        paths: of this machine, or addresses.
-        name: of the dataset, under which the cache keeps what was seen.
-        facts: of addresses, what a listing has told; what is not in it is asked for.
+        paths: of files on this machine, or addresses in a bucket.
+        name: the dataset's, under which the cache stores the results.
+        facts: what a listing has told about addresses; each of the others takes a request.
 
     Returns:
-        What was seen of each.
+        The result for each path.
 
-    Raises OSError: the machine has a fault, not the file. RemoteError: a bucket does not answer.
+    Raises OSError: the machine is at fault, not the file. RemoteError: a bucket does not answer.
     """
     if not paths:
         return []
@@ -162,7 +153,8 @@ def examine(
         ThreadPoolExecutor(threads_for(paths[0])) as pool,
     ):
         try:
-            # Of a bucket the files of a chunk side by side, of a disk the chunks: less to switch.
+            # From a bucket, the files of a chunk are read in parallel; from a disk the chunks are,
+            # which switches threads less often.
             if far:
                 for chunk in chunks:
                     found += pool.map(see, chunk)
@@ -181,7 +173,7 @@ def examine(
 
 
 def threads_for(path: str) -> int:
-    """Return how many files are read at once where this one is."""
+    """Return how many files to read at once, by whether `path` is in a bucket."""
     return _FAR_THREADS if remote.is_remote(path) else _NEAR_THREADS
 
 
@@ -232,7 +224,7 @@ def _judged(head: bytes, size: int, stamp: str) -> Seen:
 
 
 def is_image(path: str) -> bool:
-    """Return whether a file of this machine is an image, whatever its name."""
+    """Return whether a file on this machine is an image, by its content and not its name."""
     with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         head = file.read(HEAD)
@@ -241,7 +233,7 @@ def is_image(path: str) -> bool:
 
 
 def in_a_word(why: str) -> str:
-    """Return the kind of a reason, in words that follow a number: "empty", "too large"."""
+    """Return a reason's kind in words that can follow a number: "empty", "too large"."""
     kinds = (
         ("empty", "empty"),
         ("HEIC", "HEIC, which is not read here"),
@@ -260,7 +252,7 @@ def in_a_word(why: str) -> str:
 
 
 def believed(count: int) -> str:
-    """Say that nobody looked into the images."""
+    """Return the note that the images were not looked at."""
     most = f"in a bucket more than {MOST_FAR:,} are believed"
     return f"nobody looked into the {count:,} images: {most}"
 
@@ -274,9 +266,9 @@ def places_of(root: Path | str, paths: Iterable[str]) -> list[str]:
 
 
 def same_content(paths: Sequence[str], seen: Sequence[Seen], name: str) -> list[list[int]]:
-    """Group files of equal content, by their indices; those that are alone are left out.
+    """Return groups of files with equal content, by index; a file without a copy is in none.
 
-    Only files of one size and one beginning are read, and only once: see `examine`.
+    Only files that agree in size and first bytes are read, and the cache keeps their digests.
     """
     alike: dict[str, list[int]] = defaultdict(list)
     for index, each in enumerate(seen):
@@ -331,12 +323,12 @@ def copies_told(
     splits: Sequence[str],
     classes: Sequence[str],
 ) -> list[str]:
-    """Say which images are there more than once: in two splits, in two classes, in one.
+    """Return notes on images that occur more than once: in two splits, in two classes, in one.
 
     Args:
-        groups: of equal content, by indices into the others.
+        groups: indices of images with equal content.
         names: of all images, as messages show them.
-        splits: of all images; "" where splits are drawn, which keeps copies together.
+        splits: of all images; "" if splits are drawn, since a draw keeps copies together.
         classes: of all images; "" for no label.
     """
     across: dict[tuple[str, ...], list[str]] = defaultdict(list)

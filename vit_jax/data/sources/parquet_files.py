@@ -2,9 +2,8 @@
 """Images in Parquet files, `parquet:PATTERN`, as the Hugging Face Hub's datasets have them.
 
 The Hub's layout: https://huggingface.co/docs/datasets/about_dataset_features, a column of
-struct<bytes, path> and one of int64, whose classes the schema's metadata names.
-
-Which columns of a Parquet file are image and label, and what its classes are called.
+struct<bytes, path> and one of int64, whose classes the schema's metadata names. Other tables are
+read where it is clear which columns are image and label.
 """
 
 import collections
@@ -38,9 +37,12 @@ from vit_jax.process import waiting
 from vit_jax.storage import remote
 
 NO_LABEL = "none"  # the column that there is none, in "?label=none"
-
-
 _LIKE_LABELS = re.compile("label|class|target|categor|cls|^y$", re.IGNORECASE)
+MAX_BYTES = 512 << 20  # of the decoded row groups of a split in one process
+_THREADS = 16
+_AT_ONCE = 8  # row groups in work, which take memory that nothing counts
+_MANY = 100  # row groups read anew, after which it is said
+_OWN = ("_footers", "_held", "_seen", "_again")  # of a process
 
 
 class Columns(NamedTuple):
@@ -215,13 +217,6 @@ def _one(kind: str, given: str, fit: Sequence[str], all_: Sequence[str], where: 
     return kind if kind in fit else "".join(fit)
 
 
-MAX_BYTES = 512 << 20  # of the decoded row groups of a split in one process
-_THREADS = 16
-_AT_ONCE = 8  # row groups in work, which take memory that nothing counts
-_MANY = 100  # row groups read anew, after which it is said
-_OWN = ("_footers", "_held", "_seen", "_again")  # of a process
-
-
 class ParquetSource(shards.ShardSource):
     """Examples of one split of Parquet files; see `Source`."""
 
@@ -376,7 +371,7 @@ def open_parquet(name: str, split: str) -> ParquetSource:
     """Open one split of Parquet files, "PATTERN?label=COLUMN&image=COLUMN", with TFDS-style slices.
 
     Splits are told by the names of the files, else drawn by `partition`. Columns are found as
-    `parquet_columns.find` says. Classes are those that the schema names, else classnames.txt beside
+    `find` says. Classes are those that the schema names, else classnames.txt beside
     the files, else the labels: whole numbers are ids, and other words sorted classes.
 
     Raises UserError: no such file, split or column; a file that is cut or damaged.

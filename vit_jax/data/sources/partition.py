@@ -16,42 +16,43 @@ from vit_jax.data.names import parts_of, with_known_names
 from vit_jax.errors import UserError, setting, shown, unknown
 
 SPLITS = ("train", "val", "test")
-WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
-_HELD_OUT = 0.1  # for val and for test each
-# Beginnings of names of one's own images, which may lie elsewhere on another machine.
+WHOLE = "whole"  # all examples; TFDS reads "all" in its own way
+_HELD_OUT = 0.1  # the share of val, and of test
+# Prefixes of names of a user's own images, which may lie elsewhere on another machine.
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
 _ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
-# How a name ends that chooses the fields of tar and Parquet files, or how it is read.
+# The end of a name that chooses fields of tar and Parquet files, or how files are read.
 _OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|config)=([^?&]+))$")
 _OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
 _RULES = re.compile(r"[?&]rules=\d+(?=$|[?&])")
-# How the names of files that hold files end; ".tar" is a dataset.
+# Suffixes of archives; ".tar" is none, but a dataset.
 ARCHIVES = (
     *(".zip", ".7z", ".rar", ".tgz", ".tbz", ".txz", ".gz", ".bz2", ".xz", ".zst", ".cab", ".iso"),
 )
+_FROM_SHARE = re.compile(r"(\w+)\[(\d+)%:\2%\+(\d+)\]")
 
 
-class Draw(NamedTuple):
-    """How images without splits are divided, and how a folder or a table of them is read.
+class SplitDraw(NamedTuple):
+    """How splits are drawn if there are none, and how a folder or a table is read.
 
     Attributes:
         seed: of the draw.
-        rules: 2, or 1: as runs did that were begun before there was a choice.
+        rules: 2, or 1 as in runs that began before there were two kinds of rules.
     """
 
     seed: int = 0
     rules: int = 2
 
     def told(self) -> str:
-        """Say what differs from the usual, behind the name of a split."""
+        """Return a suffix for the name of a split that tells a seed other than 0."""
         return f", split seed {self.seed}" if self.seed else ""
 
 
-def draw_of(chosen: Mapping[str, str]) -> Draw:
-    """Return the draw that options choose; raises UserError: no such rules."""
+def draw_of(chosen: Mapping[str, str]) -> SplitDraw:
+    """Return the draw that a name's options choose; raises UserError: no such rules."""
     seed, rules = (chosen.get(key, default) for key, default in (("split_seed", 0), ("rules", 2)))
     try:
-        draw = Draw(int(seed), int(rules))
+        draw = SplitDraw(int(seed), int(rules))
     except ValueError:
         raise UserError(f"?split_seed={seed}&rules={rules}: give whole numbers") from None
     if draw.rules not in (1, 2):
@@ -59,7 +60,7 @@ def draw_of(chosen: Mapping[str, str]) -> Draw:
     return draw
 
 
-def split_draw(name: str) -> tuple[str, Draw]:
+def split_draw(name: str) -> tuple[str, SplitDraw]:
     """Separate the draw from "DIR?split_seed=3&rules=1"."""
     chosen: dict[str, str] = {}
     while found := _OF_DRAW.search(name):
@@ -67,13 +68,13 @@ def split_draw(name: str) -> tuple[str, Draw]:
     return name, draw_of(chosen)
 
 
-def as_draw(draw: Draw | int) -> Draw:
-    """Return the draw that a seed is, or the draw itself."""
-    return draw if isinstance(draw, Draw) else Draw(draw)
+def as_draw(draw: SplitDraw | int) -> SplitDraw:
+    """Return the draw of a seed, or the draw itself."""
+    return draw if isinstance(draw, SplitDraw) else SplitDraw(draw)
 
 
-def check_no_seed(draw: Draw | int, where: str) -> None:
-    """Raise UserError for the seed of a draw where data, `where` in messages, have splits."""
+def check_no_seed(draw: SplitDraw | int, where: str) -> None:
+    """Raise UserError if a seed is given for data, `where` in messages, that have splits."""
     if seed := as_draw(draw).seed:
         raise UserError(f"{where} has splits of its own; leave out split_seed={seed}")
 
@@ -87,7 +88,7 @@ def options(name: str) -> tuple[str, dict[str, str]]:
 
 
 def with_rules(name: str, other: str) -> str:
-    """Give a dataset the rules by which `other`, another name of it, is read, if that says any."""
+    """Add the rules in `other`, another name of the same dataset, to a name without rules."""
     name = full_name(name)
     if name.startswith(KINDS) and not _RULES.search(name) and (rules := _RULES.search(other)):
         return f"{name}{'&' if options(name)[1] else '?'}{rules[0][1:]}"
@@ -95,14 +96,14 @@ def with_rules(name: str, other: str) -> str:
 
 
 def without_rules(name: str) -> str:
-    """Return the full name of a dataset as it is where nothing is said about its rules."""
+    """Return the full name of a dataset without its rules."""
     return _RULES.sub("", re.sub(r"\?rules=\d+&", "?", full_name(name)))
 
 
 def as_in_run(name: str, *of_run: str) -> str:
-    """Return the name by which a run reads a dataset where `name` is that one, but for its rules.
+    """Return the name in `of_run` of the same dataset, with the run's rules; else `name` itself.
 
-    So that an evaluation of an older run on its own dataset has the splits that the run had.
+    An evaluation of an older run on its own dataset so has the splits that the run had.
     """
     plain = _place(without_rules(name))
     if _RULES.search(name):
@@ -111,17 +112,17 @@ def as_in_run(name: str, *of_run: str) -> str:
 
 
 def same_dataset(name: str, other: str) -> bool:
-    """Return whether two names are of one dataset, whatever the draw of its splits."""
+    """Return whether two names mean the same dataset, whatever the draw of its splits."""
     return _place(name, drawn=False) == _place(other, drawn=False)
 
 
 def same_draw(name: str, other: str) -> bool:
-    """Return whether two names are of one dataset and one draw of its splits."""
+    """Return whether two names mean the same dataset and the same draw of its splits."""
     return _place(name) == _place(other)
 
 
 def _place(name: str, *, drawn: bool = True) -> str:
-    """Write the name of a dataset in one way: kind, absolute path, options in their order."""
+    """Return a normal form of a dataset's name: kind, absolute path, sorted options."""
     full = full_name(name)
     kind, _, path = full.partition(":")
     if f"{kind}:" not in KINDS:
@@ -137,7 +138,7 @@ def _place(name: str, *, drawn: bool = True) -> str:
 
 
 def full_name(name: str) -> str:
-    """Write a path alone, "photos/birds", as the dataset that it is: "folder:photos/birds".
+    """Complete a plain path to the name of a dataset: "photos/birds" to "folder:photos/birds".
 
     With the suffix .csv, .csv.gz, .tsv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or
     "parquet:PATTERN"; other names stay as they are.
@@ -155,7 +156,7 @@ def full_name(name: str) -> str:
 
 
 def check_no_archive(path: str) -> None:
-    """Raise UserError for a file that holds the files, packed."""
+    """Raise UserError for the path of an archive."""
     if path.lower().endswith(ARCHIVES):
         if path.lower().endswith((".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")):
             what = "is a packed archive; unpack it and name the folder, or leave it a plain .tar"
@@ -167,7 +168,7 @@ def check_no_archive(path: str) -> None:
 def partition(
     paths: Sequence[str],
     labels: Sequence[int],
-    draw: Draw | int = 0,
+    draw: SplitDraw | int = 0,
     contents: Iterable[str] = (),
 ) -> Mapping[str, list[int]]:
     """Divide examples into train, val and test, 80 %, 10 % and 10 %, nearly so in each class.
@@ -257,9 +258,6 @@ def split_of(flag: str, *, in_training: bool = False) -> Iterator[None]:
                 f"it in two, {own}='{only}[:90%]' {flag}='{only}[90%:]'"
             ) from None
         raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
-
-
-_FROM_SHARE = re.compile(r"(\w+)\[(\d+)%:\2%\+(\d+)\]")
 
 
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:

@@ -3,18 +3,13 @@
 
 The dataset's directory is found and read as TFDS lays it out on disk, `name[/config]/version`.
 Its generating code is never imported: that may take seconds, and may need TensorFlow. The
-metadata of a dataset in a bucket are copied to this machine first.
+metadata of a dataset in a bucket are copied to this machine first, and looked through before TFDS
+reads them: it imports the module of every `pythonClassName` in features.json, and makes paths of
+names. Files that hold fewer or more records than the metadata tell are refused.
 
-The metadata of a TFDS dataset that somebody else made, looked through before TFDS reads them.
-
-TFDS imports the module of every `pythonClassName` in features.json, and makes paths of names.
-
-Whether the files of a TFDS dataset hold as many records as its metadata tell.
-
-Labels that TFDS's records do not hold as such: those of VTAB (arXiv:1910.04867).
-
-As task_adaptation (google-research) derives them from the objects in a scene, or by putting classes
-together. `NAME?label=LABEL` names them, as it does a dataset's own class labels.
+`NAME?label=LABEL` names a label: one of the dataset's own, or one of VTAB's (arXiv:1910.04867) that
+no record holds as such, derived as task_adaptation (google-research) does from the objects in a
+scene, or by putting classes together.
 """
 
 import functools
@@ -47,6 +42,9 @@ from vit_jax.storage.files import cache_home
 # Ends of the intervals (low, high] of a distance.
 _PIXELS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 _METRES = (-100.0, 8.0, 20.0, 999.0)
+FEATURES, INFO = "features.json", "dataset_info.json"
+_CLASSES = ("pythonClassName", "python_class_name", "type")
+_KINDS = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
 
 
 class Derived(NamedTuple):
@@ -141,10 +139,6 @@ def _count(path: str, _size: int, _time: int) -> int:
     return count
 
 
-FEATURES, INFO = "features.json", "dataset_info.json"
-_CLASSES = ("pythonClassName", "python_class_name", "type")
-
-
 def read(path: Path) -> dict[str, Any]:
     """Read a file of metadata; raises ValueError: it holds no object of JSON; OSError."""
     try:
@@ -231,7 +225,7 @@ class TfdsSource(Labelled):
         Args:
             directory: where the metadata are.
             split: as `DataConfig.train_split`.
-            label: a feature's name or one of `data.labels`; "" is the only label.
+            label: a feature's name or one of `DERIVED`; "" is the only label.
             image: a feature's name; "" is the only image.
             shards: the files by name where they are in a bucket.
         """
@@ -381,7 +375,7 @@ def _find_remote(name: str, root: str) -> tuple[Path, dict[str, remote.FileInfo]
     listed = remote.find(f"{root}/{name.partition(':')[0].partition('/')[0]}/**")
     told = [file for file in listed if file.path.endswith((".json", ".txt"))]
     versions = [f"{file.path} {file.version}".encode() for file in told]
-    # Another place where anything changed: a version that is gone from the bucket is not found.
+    # After a change the copy has another place, so that versions deleted in the bucket are gone.
     place = cache_home() / "vit_jax" / "tfds" / digest_of([root.encode(), *versions])
 
     def copy(file: remote.FileInfo) -> None:
@@ -442,9 +436,6 @@ def _find(name: str, root: Path, where: str) -> Path:
             "`tfds build --file_format=array_record` (or `tfds convert_format`)"
         )
     return path
-
-
-_KINDS = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
 
 
 def _feature_key(

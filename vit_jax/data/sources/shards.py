@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What datasets of many files share, tar and Parquet: splits by file names, class ids by labels.
 
-Whether the shards of a dataset are all there, once each, and of one generation.
+The shards of a dataset must all be there, once each, and of one generation.
 """
 
 import collections
@@ -26,7 +26,14 @@ from vit_jax.data.names import (
     without_label,
 )
 from vit_jax.data.sources.base import Labelled, absolute_slices, digest_of
-from vit_jax.data.sources.partition import WHOLE, Draw, as_draw, check_no_seed, options, partition
+from vit_jax.data.sources.partition import (
+    WHOLE,
+    SplitDraw,
+    as_draw,
+    check_no_seed,
+    options,
+    partition,
+)
 from vit_jax.errors import DataError, UserError, shown, some
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
@@ -35,6 +42,18 @@ MAX_CLASSES = 1 << 20  # a larger class id is some other number
 _LONG = 10**18  # this and a larger number is a word
 _CLASSNAMES = "classnames.txt"
 _MOST = 1 << 26  # bytes of it
+# The Hub has put a digest behind it, another of each shard.
+_OF = re.compile(r"(.*?)-(\d+)-of-(\d{1,6})(?:-[0-9a-f]{8,64})?(\D.*|)", re.DOTALL)
+_NUMBERED = re.compile(r"(.*?)(\d+)(\.[^.\d]*)", re.DOTALL)
+# What browsers, Finder and Explorer call a second copy of a file.
+_COPY = re.compile(
+    r"(?P<before>copy of )?(?P<stem>.+?)"
+    r"(?P<after>(?:[ _-]+copy)?(?: ?\(\d+\))?|(?:[ _-]+copy)(?: \d+)?)(?P<end>\.[^.]*)",
+    re.IGNORECASE | re.DOTALL,
+)
+# What programs call a file that they have not finished.
+_PARTS = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".tmp")
+_FEW = 4  # names that a message gives
 
 
 class ShardSource(Labelled):
@@ -142,7 +161,7 @@ def members_of(
     counts: Sequence[int],
     keys: Callable[[], Sequence[str]],
     labels: Int[np.ndarray, " M"],
-    draw: Draw | int,
+    draw: SplitDraw | int,
     where: str,
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Return the indices of the examples of each split.
@@ -167,7 +186,7 @@ def members_of(
 
 
 def choose(
-    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: Draw | int, where: str
+    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: SplitDraw | int, where: str
 ) -> tuple[str, Int[np.ndarray, " _"]]:
     """Return a source's name and the indices of the examples of a split, with TFDS-style slices.
 
@@ -277,20 +296,6 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
                 raise
             raise DataError(f"{shown(file)}: {error}") from None
     return ()
-
-
-# The Hub has put a digest behind it, another of each shard.
-_OF = re.compile(r"(.*?)-(\d+)-of-(\d{1,6})(?:-[0-9a-f]{8,64})?(\D.*|)", re.DOTALL)
-_NUMBERED = re.compile(r"(.*?)(\d+)(\.[^.\d]*)", re.DOTALL)
-# What browsers, Finder and Explorer call a second copy of a file.
-_COPY = re.compile(
-    r"(?P<before>copy of )?(?P<stem>.+?)"
-    r"(?P<after>(?:[ _-]+copy)?(?: ?\(\d+\))?|(?:[ _-]+copy)(?: \d+)?)(?P<end>\.[^.]*)",
-    re.IGNORECASE | re.DOTALL,
-)
-# What programs call a file that they have not finished.
-_PARTS = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".tmp")
-_FEW = 4  # names that a message gives
 
 
 class Shards(NamedTuple):

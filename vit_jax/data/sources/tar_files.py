@@ -2,8 +2,7 @@
 """Images in tar files as WebDataset has them: `tar:PATTERN`, members KEY.jpg and KEY.cls or .json.
 
 https://github.com/webdataset/webdataset: a key is a member's path up to the first dot of its name.
-
-Class folders inside tar files, [SPLIT/]CLASS/IMAGE, which label what nothing else does.
+Where nothing else labels the images, class folders inside the tar do, [SPLIT/]CLASS/IMAGE.
 """
 
 import collections

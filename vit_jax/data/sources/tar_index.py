@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the images of tar shards lie and what their labels are: one pass over headers, then kept.
 
+Headers are ustar with GNU's long names and base-256 sizes, and POSIX.1-2001's (PAX). Beside them
+only the names that are too long for a header, and the labels, are read. Each member is an image, a
+label, or another, with the reason why it is no example.
+
 The index lies beside the shards where it may be written, in a bucket too, so that one host's pass
 serves all; else in $XDG_CACHE_HOME/vit_jax or ~/.cache/vit_jax. It counts for a shard of the same
 size and version, by time or etag. One that another user wrote is compared with the shards first.
-
-Headers of a tar file: ustar with GNU's long names and base-256 sizes, and POSIX.1-2001's (PAX).
-
-Only headers are read, and the names that are too long for them.
-
-What the members of a tar are: images, their labels, and others, of which each has a reason.
 """
 
 import concurrent.futures
@@ -41,6 +39,24 @@ _LONGEST = 1 << 20  # bytes of a long name or of a PAX header
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd, bzip2, xz
 _LINKS = (b"1", b"2")
 _FILES = (b"\0", b"0", b"7")
+_LONGEST_LABEL = 255
+LABELS = ("cls", "label", "class", "class_id")
+NO_LABEL = "none"  # the field that there is none, in "?label=none"
+_LEFT_OUT = b"\0"  # before the letter of why a member is no example; no label begins so
+_WHY = {
+    b"h": "hidden",
+    b"s": "without a suffix",
+    b"i": "not an image",
+    b"d": "with a dot in front of the suffix",
+    b"a": "another image of its key",
+    b"k": "of keys without an image",
+}
+_FORMAT = 2
+_THREADS = 16
+_COMPARED = 8  # shards, of an index of others
+_REMEMBERED = 15  # digests of indices
+# Bytes of one request. A bucket answers a few large ones sooner than one for every header.
+_WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
 
 
 class Member(NamedTuple):
@@ -148,20 +164,6 @@ def _shown(name: bytes) -> str:
     return repr(name.decode(errors="backslashreplace"))
 
 
-_LONGEST_LABEL = 255
-LABELS = ("cls", "label", "class", "class_id")
-NO_LABEL = "none"  # the field that there is none, in "?label=none"
-_LEFT_OUT = b"\0"  # before the letter of why a member is no example; no label begins so
-_WHY = {
-    b"h": "hidden",
-    b"s": "without a suffix",
-    b"i": "not an image",
-    b"d": "with a dot in front of the suffix",
-    b"a": "another image of its key",
-    b"k": "of keys without an image",
-}
-
-
 class Fields(NamedTuple):
     """Which members of a key are its image and its label."""
 
@@ -180,7 +182,7 @@ class Entries(NamedTuple):
 
 
 @runtime_checkable
-class Window(Protocol):
+class ShardBytes(Protocol):
     """Bytes of a shard."""
 
     def read(self, start: int, stop: int) -> bytes: ...
@@ -199,7 +201,7 @@ def split_off(entries: Entries) -> tuple[Entries, list[tuple[str, str]]]:
     return used, list(zip(reasons, names, strict=True))
 
 
-def entries_of(window: Window, size: int, fields: Fields, *, agree: bool = False) -> Entries:
+def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = False) -> Entries:
     """Return the images of a shard, and behind them its members that belong to none.
 
     With `agree`, all labels of a key must say the same where `fields` does not choose one.
@@ -334,14 +336,6 @@ def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
         advice = f"choose another by ?label=FIELD, or ?label={NO_LABEL}"
         raise ValueError(f"{name!r}: {error}; {advice}") from None
     return _label(label.encode(), name)
-
-
-_FORMAT = 2
-_THREADS = 16
-_COMPARED = 8  # shards, of an index of others
-_REMEMBERED = 15  # digests of indices
-# Bytes of one request. A bucket answers a few large ones sooner than one for every header.
-_WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
 
 
 def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:

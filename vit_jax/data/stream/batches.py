@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch: its examples read or kept in memory, varied and put in rows, by a pool of threads.
+"""Batches made ahead by threads: examples read or kept in memory, varied and put in rows.
 
-How many threads and processes load data: by cores, and by how long a read takes in a bucket.
-
-Batches prepared ahead by threads, or by Grain's worker processes, which end when this does.
+`choose` says how many threads and processes load, by cores, and by how long a read takes in a
+bucket. The processes are Grain's workers, which end when this one does.
 """
 
 import collections
@@ -29,7 +28,7 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.account import dataset_of
-from vit_jax.data.order import Balance, stream_indices
+from vit_jax.data.order import ClassBalance, stream_indices
 from vit_jax.data.sources.base import Example, Source, is_remote
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.transform import Loaded, Pixels, Transform, View, draws
@@ -37,22 +36,29 @@ from vit_jax.errors import DataError, UserError
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
 _TINY = 4096
-# What a core decodes of small photographs; reads in flight must bring as many.
+# Small photographs that a core decodes in a second; the readers must deliver as many.
 _IMAGES_PER_SECOND = 1600
-# Readers of a process: no more than a driver's connections, and some where a read seems quick.
+# Limits of a process's readers: a driver's connections, and enough where a read seems quick.
 _MOST, _LEAST = 96, 16
-# Beyond so many cores one process's Python is the limit.
+# With more cores, Python is the bottleneck of a process.
 _CORES_OF_A_PROCESS = 8
+Batch: TypeAlias = dict[str, np.ndarray]
+_Vary = Callable[[Any], Pixels]
+_Reads = Mapping[int, concurrent.futures.Future[Example]]
+# Bytes in a batch for the message about an unreadable example.
+_REASON = 200
+# Most bytes of decoded images in a process: CIFAR's 50,000 images of 32x32 take 154 MB.
+MAX_CACHED_BYTES = 256 * 2**20
 
 
 class Loading(NamedTuple):
-    """What loads batches; it changes none of them."""
+    """The threads and processes that load batches; they do not affect what a batch holds."""
 
-    num_threads: int  # that decode, and read what is on this machine, in each process
-    num_readers: int  # that read ahead from a bucket, in each process
+    num_threads: int  # decode, and read files of this machine, in each process
+    num_readers: int  # threads that read ahead from a bucket, in each process
     num_workers: int  # processes besides this one
     prefetch: int  # batches prepared ahead, by each process
-    at_once: int  # those in work: two, so that no thread idles while a batch's last rows finish
+    at_once: int  # batches in work: two, so that no thread idles at the end of one
 
 
 def choose(
@@ -64,13 +70,13 @@ def choose(
     num_workers: int,
     prefetch: int,
 ) -> Loading:
-    """Fill in what is 0; of a source in a bucket, examples are read to measure how long it takes.
+    """Choose the numbers that are 0; if the source is in a bucket, time some reads first.
 
     Args:
-        source: what is read.
+        source: the examples.
         views: the images of an example.
-        rows: examples of a batch, of this process.
-        num_threads: as `DataConfig` has it.
+        rows: examples of a batch in this process.
+        num_threads: as in `DataConfig`.
         num_workers: likewise.
         prefetch: likewise.
 
@@ -95,38 +101,35 @@ def _cores() -> int:
 
 
 def _seconds(source: Source) -> float:
-    """Return how long a read takes once there is a connection."""
+    """Return the seconds that a read takes over an open connection."""
     took = 0.0
     for index in {0, len(source) // 2, len(source) - 1}:
         start = time.perf_counter()
         try:
             source.read(index)
-        except DataError:  # told at the batch that it is in, if it is in one
+        except DataError:  # reported when a batch needs it
             continue
         took = time.perf_counter() - start
     return took
 
 
-Batch: TypeAlias = dict[str, np.ndarray]
-
-
 @runtime_checkable
 class BatchSource(Protocol):
-    """Random access to batches; can be pickled. `close` stops the threads of its own."""
+    """Random access to batches, which can be pickled; `close` stops its threads."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Batch: ...
 
     def close(self) -> None:
-        """Make batches that are still in work fail."""
+        """Stop; batches that are still in work fail."""
 
 
 class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIterator"]):
-    """An iterator over batches that prepares them ahead from the moment it exists.
+    """An iterator over batches that starts to prepare them when it is created.
 
-    `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
-    they stop with the program, after preparing the requested batches.
+    `close()` or a `with` block stops its threads and processes. Otherwise they stop with the
+    program, after preparing the requested batches.
     """
 
     def __init__(self, batches: BatchSource, loading: Loading) -> None:
@@ -142,7 +145,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIte
         return next(self._open[0])
 
     def close(self) -> None:
-        """Stop preparing batches; does not wait for threads, does wait for processes."""
+        """Stop preparing batches; wait for processes, but not for threads."""
         self._finalizer()
 
     def __exit__(self, *_: object) -> None:
@@ -150,7 +153,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIte
 
 
 class Threads:
-    """Batches prepared ahead in this process, without Grain, whose own cost is a digits batch's."""
+    """Prepares batches ahead in this process; Grain would double the time of a digits batch."""
 
     def __init__(self, batches: BatchSource, loading: Loading) -> None:
         self._rest = iter(range(len(batches)))
@@ -199,42 +202,31 @@ def _close(iterators: list[Any], batches: BatchSource) -> None:
 
 
 def _start_worker(worker_index: int, worker_count: int) -> None:
-    # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job, but it is
-    # the main process that decides what to finish: it may still want batches, and ends its workers.
+    # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job. The main
+    # process decides what to finish: it may still want batches, and stops its workers itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 
 def _follow_parent() -> None:
-    # A main process that is killed cannot end its workers; Grain's would wait for it for ever.
+    # A killed main process cannot stop its workers, and Grain's would wait for it for ever.
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
 
 
-_Vary = Callable[[Any], Pixels]
-_Reads = Mapping[int, concurrent.futures.Future[Example]]
-
-# Bytes of the message about an unreadable example in its batch.
-_REASON = 200
-
-
-# What the images of one data set may take in one process: CIFAR's 50,000 of 32x32 take 154 MB.
-MAX_CACHED_BYTES = 256 * 2**20
-
-
 class Decoded(NamedTuple):
     """An example on its way to the model."""
 
-    images: tuple[Loaded, ...]  # of each transform, as it was decoded or, if `viewed`, after `view`
+    images: tuple[Loaded, ...]  # one for each transform: decoded or, if `viewed`, after `view`
     viewed: bool
-    fields: Mapping[str, Any]  # the source's other ones
+    fields: Mapping[str, Any]  # the source's fields besides the image
 
 
 class PixelCache(dict[int, Decoded]):
-    """Decoded examples by index, where as many of their size fit as the data set has."""
+    """Decoded examples by index, kept only if a whole dataset of such examples fits."""
 
     def __init__(
         self, num_examples: int, transforms: Sequence[Transform], max_bytes: int = MAX_CACHED_BYTES
@@ -245,10 +237,10 @@ class PixelCache(dict[int, Decoded]):
     def load(
         self, index: int, data: bytes, fields: Mapping[str, Any], name: Callable[[], str] = str
     ) -> Decoded:
-        """Decode and view an example and keep the later stage that fits; raises as `Transform`.
+        """Decode and view an example, and keep the latest stage that fits; raises as `Transform`.
 
-        What `load` returns depends on nothing but the channels, where the transforms are several:
-        all of a batch read by one rule. `name` is for a warning.
+        All transforms of a batch read files by the same rules, so an image is decoded once for each
+        number of channels. `name` is for a warning.
         """
         decoders = {transform.channels: transform for transform in self._transforms}
         decoded = {channels: each.load(data, name) for channels, each in decoders.items()}
@@ -273,9 +265,9 @@ class PixelCache(dict[int, Decoded]):
 class Batches:
     """Random access to whole batches.
 
-    Element i is batch `first + i` of the views and the source's other `fields`, only `rows` of it.
-    They are spread over a thread pool: all cores work on the batch that is needed next. Where reads
-    wait for a network, `num_readers` threads do them ahead, and nothing else.
+    Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. A
+    thread pool shares the rows, so that all cores work on the batch that is needed next. If reads
+    wait for a network, `num_readers` threads do nothing but read ahead.
 
     `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above 0
     the next readable example replaces an unreadable one at its position of the stream, so that the
@@ -293,16 +285,16 @@ class Batches:
     seed: int | None
     first: int = 0
     repeats: int = 1
-    balance: Balance | None = None
+    balance: ClassBalance | None = None
     max_broken: int = 0
     fill: tuple[int, ...] = (128,)
 
     def __post_init__(self) -> None:
         self._draws = draws(self.views, exact=self.seed is None, fill=self.fill)
-        # The draws of one view share a transform, and what it has decoded.
+        # The draws of one view share a transform and its decoded image.
         transforms = list(dict.fromkeys(draw.transform for draw in self._draws))
         self._stage = [transforms.index(draw.transform) for draw in self._draws]
-        # One pass sees each example once, so nothing is kept of it.
+        # One pass sees each example once, so there is no need to keep any.
         max_bytes = 0 if self.seed is None else MAX_CACHED_BYTES
         self._cache = PixelCache(len(self.source), transforms, max_bytes)
         self._lock = threading.Lock()
@@ -336,12 +328,12 @@ class Batches:
         else:
             step = max(1, count // (4 * self.num_threads))
             chunks = [range(i, min(i + step, count)) for i in range(0, count, step)]
-            # It raises what a thread raised.
+            # `list` raises what a thread has raised.
             list(self._threads("decode", self.num_threads).map(fill, chunks))
         return batch
 
     def _ahead(self, index: np.ndarray) -> _Reads:
-        """Start to read examples that are not kept; returns what each will be."""
+        """Start to read the examples that are not kept; return a future for each."""
         if not self.num_readers:
             return {}
         wanted = (each for each in index.tolist() if each >= 0 and each not in self._cache)
@@ -365,7 +357,7 @@ class Batches:
                 self._replace(batch, row, example, positions[row : row + 1], error)
 
     def _variations(self, positions: np.ndarray) -> Iterator[tuple[_Vary, ...]]:
-        """Give, for each position, what each of its draws does to the decoded image."""
+        """Yield for each position one function per draw, which varies the decoded image."""
         seed = self.seed or 0
         each = [d.transform.variations(seed, positions, d.number) for d in self._draws]
         return zip(*each, strict=True)
@@ -373,7 +365,7 @@ class Batches:
     def _put(
         self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: _Reads
     ) -> None:
-        """Read, vary and write one example; raises DataError: it cannot be used."""
+        """Read and vary one example and write it to a row; raises DataError: it cannot be used."""
         try:
             found = self._cache.get(example) or self._load(example, reads)
             for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
@@ -410,7 +402,7 @@ class Batches:
         tries = min(self.max_broken, count - 1)
         for step in range(1, tries + 1):
             other = (example + step) % count
-            # The draws depend on the position: draw anew, since the unreadable one may have drawn.
+            # Draw anew from the position, since the unreadable example may have used the generator.
             (varies,) = self._variations(position)
             try:
                 self._put(batch, row, other, varies, {})
@@ -441,7 +433,7 @@ class Batches:
 
 
 def _all_such(source: Source) -> str:
-    """Say which command lists all examples of a dataset that cannot be used."""
+    """Name the command that lists all unusable examples of a dataset."""
     name = shlex.quote(dataset_of(source.name).removeprefix("./"))
     plain = name if "/" in name or full_name(name) != name else f"./{name}"
     return f"`vit_jax prepare {plain} --check` lists all such"

@@ -154,7 +154,7 @@ class Transform:
         return evaluation_view(image, cfg, self.image_size)
 
     def vary(self, image: Loaded, rng: np.random.Generator) -> Pixels:
-        """Do all that is drawn at random to what `view` returned, which stays as it is.
+        """Apply the random operations to an image that `view` returned, which is not changed.
 
         Raises ValueError: the bytes are no image.
         """

@@ -21,8 +21,8 @@ from vit_jax import data
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import Arrays, Start, run_pass
 from vit_jax.storage import files
+from vit_jax.trees import PyTree
 
-PyTree = Any
 # (variables, batch) -> features [B, D], or several kinds of them by name, [B, ...]
 Encode = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array | dict[str, jax.Array]]
 # (name, shape, dtype) -> an array to fill, in memory or on the disk

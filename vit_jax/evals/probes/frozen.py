@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from vit_jax.devices import sharding
-from vit_jax.evals.base import Context, Folder, Predictors, Stream
+from vit_jax.evals.base import EvalContext, EvalStream, Folder, Predictors
 from vit_jax.evals.config import FewShotEval, KNNEval, LinearEval, ProbeEval
 from vit_jax.evals.probes import fewshot, knn, logistic
 from vit_jax.evals.probes.base import check_sets
@@ -17,13 +17,13 @@ from vit_jax.process import waiting
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe:
+class FrozenProbe:
     """Evaluator that fits a classifier to the features of one split and tests it on another."""
 
     cfg: ProbeEval
-    context: Context
-    test: Stream
-    train: Stream
+    context: EvalContext
+    test: EvalStream
+    train: EvalStream
 
     def run(
         self, predictors: Predictors, variables: Any, report_dir: Folder = None
@@ -51,9 +51,9 @@ class Probe:
         return {**found, "num_examples": float(len(test.labels))}
 
 
-def create(cfg: ProbeEval, context: Context) -> Probe:
+def create(cfg: ProbeEval, context: EvalContext) -> FrozenProbe:
     """Build the evaluator of a probe's two splits."""
-    return Probe(cfg, context, Stream(cfg, context), Stream(cfg, context, "train"))
+    return FrozenProbe(cfg, context, EvalStream(cfg, context), EvalStream(cfg, context, "train"))
 
 
 def _nearest(cfg: KNNEval, train: FeatureSet, test: FeatureSet) -> dict[str, float]:

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighted nearest neighbours, as in DINO (arXiv:2104.14294) after Wu et al. (arXiv:1805.01978).
+"""Nearest neighbours, weighted, for classes of images and for segmentation by patches: no training.
 
-The k training images of the largest cosine similarity s vote for their classes with exp(s / T).
-
-Segmentation by the nearest patches: no training, as in arXiv:2306.01667 (dense retrieval).
-
-A patch of a test image takes its classes from the k training patches of the largest cosine
-similarity s, which vote with exp(s / T) for the classes of their pixels.
+As in DINO (arXiv:2104.14294) after Wu et al. (arXiv:1805.01978): the k training images of the
+largest cosine similarity s vote for their classes with exp(s / T). A patch of a test image takes
+its classes from its k nearest training patches in the same way, which vote for the classes of their
+pixels (arXiv:2306.01667, dense retrieval).
 """
 
 import math
@@ -27,6 +25,8 @@ from vit_jax.evals.probes.features import FeatureSet
 K = (10, 20, 100, 200)
 TEMPERATURE = 0.07
 _TEST_ROWS, _TRAIN_ROWS = 4096, 16384  # of the features that are on the devices at a time
+PATCH_K = 30
+MAX_PATCHES = 2**19  # training patches that are kept, drawn at random from more
 
 
 def run(
@@ -133,10 +133,6 @@ def _unit(x: Float[Array, "R D"]) -> Float[Array, "R D"]:
 
 def _padded(x: np.ndarray, rows: int) -> np.ndarray:
     return np.pad(x, ((0, rows - len(x)), (0, 0)))
-
-
-PATCH_K = 30
-MAX_PATCHES = 2**19  # training patches that are kept, drawn at random from more
 
 
 def class_shares(

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and max-pool, each in the form that its device runs fastest.
 
-Weight standardisation: arXiv:1903.10520 section 3.
-
-Max-pool with an element-wise backward pass, for XLA's CPU backend.
-
-XLA's gradient scatters single numbers and takes five times as long. Other backends have kernels.
+Weight standardisation: arXiv:1903.10520 section 3. On CPUs the max-pool has an element-wise
+backward pass: XLA's gradient there scatters single numbers and takes five times as long. Other
+backends have kernels.
 """
 
 import dataclasses
@@ -30,6 +28,8 @@ from vit_jax.models.layers.init import Initializer
 
 # What is added (before, after) the rows and the columns of a map.
 Pads = tuple[tuple[int, int], tuple[int, int]]
+# Input channels up to which groups are computed together on a CPU.
+_DENSE = 32
 
 
 def reduce_max(
@@ -115,10 +115,6 @@ def _sum_windows(
     whole = whole.reshape(batch, cells[0] * stride, cells[1] * stride, channels)
     (top, _), (left, _) = pads
     return whole[:, top : top + num_rows, left : left + num_columns]
-
-
-# Input channels up to which groups are computed together on a CPU.
-_DENSE = 32
 
 
 def conv2d(

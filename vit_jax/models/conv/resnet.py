@@ -39,7 +39,7 @@ class Norm(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Layers:
+class ConvLayers:
     """Creates the convolutions and norms of one network, which share these settings."""
 
     padding: Padding
@@ -76,7 +76,7 @@ class Projection(nn.Module):
 
     width: int
     stride: int
-    layers: Layers
+    layers: ConvLayers
     has_norm: bool
 
     @nn.compact
@@ -92,7 +92,7 @@ class LayersStage(nn.Module):
     depth: int
     width: int
     stride: int
-    layers: Layers
+    layers: ConvLayers
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
@@ -106,7 +106,7 @@ class Stem(nn.Module):
     """A 7x7 convolution and a max-pool, both of stride 2; optionally norm and ReLU between them."""
 
     width: int
-    layers: Layers
+    layers: ConvLayers
     has_norm: bool
 
     @nn.compact
@@ -117,7 +117,7 @@ class Stem(nn.Module):
 
 
 def make_map(
-    layers: Layers,
+    layers: ConvLayers,
     block: type[nn.Module],
     policy: Remat,
     image: Float[Array, "B H W C"],

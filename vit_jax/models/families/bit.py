@@ -82,7 +82,7 @@ def _widths(cfg: BiTConfig) -> tuple[int, list[int]]:
     return stem, stages
 
 
-class Bottleneck(nn.Module):
+class PreActBottleneck(nn.Module):
     """x + conv3(act(conv2(act(conv1(act(x)))))), where act is norm and ReLU.
 
     In the first block of a stage the projection of act(x) replaces the summand x.
@@ -91,7 +91,7 @@ class Bottleneck(nn.Module):
     width: int
     stride: int
     is_first: bool
-    layers: resnet.Layers
+    layers: resnet.ConvLayers
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
@@ -120,9 +120,9 @@ class BiT(nn.Module):
         weight_std = WeightStd(cfg.conv_eps) if cfg.norm is resnet.Norm.GROUP else None
         convs = (cfg.padding, weight_std, resnet.CONV_INIT[cfg.init])
         norms = (cfg.norm, cfg.norm_eps, cfg.num_groups)
-        layers = resnet.Layers(*convs, *norms, base.compute_dtype(cfg), train)
+        layers = resnet.ConvLayers(*convs, *norms, base.compute_dtype(cfg), train)
         sizes = (cfg.depths, *_widths(cfg))
-        x = resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=False)
+        x = resnet.make_map(layers, PreActBottleneck, cfg.remat, image, *sizes, stem_norm=False)
         x = nn.relu(layers.norm("norm")(x))
         return resnet.classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
 

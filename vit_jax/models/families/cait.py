@@ -81,7 +81,7 @@ class HeadMix(nn.Module):
 class TalkingHeads(nn.Module):
     """Self-attention whose heads mix their logits and then their weights (arXiv:2003.02436).
 
-    The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d), as in `Attention`.
+    The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d), as in `SelfAttention`.
     """
 
     cfg: BlockConfig

@@ -169,7 +169,7 @@ def _weigh(weights: Float[Array, "h N N"], v: Float[Array, "B h N d"]) -> Float[
     return out.reshape(heads, tokens, batch, head_dim).transpose(2, 0, 1, 3)
 
 
-class LocalBlock(PreNormBlock):
+class GPSABlock(PreNormBlock):
     """A block with GPSA."""
 
     locality_strength: float
@@ -195,7 +195,7 @@ class ConViT(nn.Module):
         fields = {"cfg": BlockConfig.of(cfg), "train": train}
         if local:
             own = {"locality_strength": cfg.locality_strength, **fields}
-            blocks = stack(LocalBlock, cfg, name="local_blocks", depth=local, **own)
+            blocks = stack(GPSABlock, cfg, name="local_blocks", depth=local, **own)
             x, _ = blocks(x, jnp.asarray(rates[:local]))
         if local < cfg.depth:
             x = constrain(prepend(jnp.asarray(token), x), BATCH_AXES)

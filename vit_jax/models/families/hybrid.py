@@ -99,7 +99,7 @@ def token_grid(cfg: HybridConfig, image_size: tuple[int, int]) -> tuple[int, int
     return rows // patch[0], columns // patch[1]
 
 
-class Bottleneck(nn.Module):
+class GroupNormBottleneck(nn.Module):
     """relu(x + norm3(conv3(act(conv2(act(conv1(x))))))), where act is norm and ReLU.
 
     In the first block of a stage the projection of x, with a norm, replaces the summand x.
@@ -108,7 +108,7 @@ class Bottleneck(nn.Module):
     width: int
     stride: int
     is_first: bool
-    layers: resnet.Layers
+    layers: resnet.ConvLayers
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
@@ -123,7 +123,7 @@ class Bottleneck(nn.Module):
         return constrain(nn.relu(x + y), BATCH_AXES)
 
 
-class ResNet(nn.Module):
+class Backbone(nn.Module):
     """The ResNet below the transformer: no pooling, no head."""
 
     cfg: HybridConfig
@@ -133,9 +133,11 @@ class ResNet(nn.Module):
         cfg = self.cfg
         convs = (cfg.padding, _WEIGHT_STD[cfg.weight_std], resnet.CONV_INIT[cfg.init])
         norms = (resnet.Norm.GROUP, cfg.group_norm_eps, cfg.num_groups)
-        layers = resnet.Layers(*convs, *norms, base.compute_dtype(cfg), train=False)
+        layers = resnet.ConvLayers(*convs, *norms, base.compute_dtype(cfg), train=False)
         sizes = (cfg.backbone_depths, *_widths(cfg))
-        return resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=True)
+        return resnet.make_map(
+            layers, GroupNormBottleneck, cfg.remat, image, *sizes, stem_norm=True
+        )
 
 
 class Hybrid(ViT):
@@ -147,7 +149,7 @@ class Hybrid(ViT):
         return token_grid(self.cfg, image_size)
 
     def _patches(self, image: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[int, int]]:
-        return super()._patches(ResNet(self.cfg, name="backbone")(image), dtype)
+        return super()._patches(Backbone(self.cfg, name="backbone")(image), dtype)
 
 
 _ARCHITECTURES = {

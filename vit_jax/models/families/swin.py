@@ -134,7 +134,7 @@ class PatchMerging(nn.Module):
         return Dense(2 * dim, dtype, linear, use_bias=False, name="reduction")(x)
 
 
-class Stage(nn.Module):
+class SwinStage(nn.Module):
     """Blocks over one grid, every other one shifted; stages after the first begin with a merge."""
 
     cfg: SwinConfig
@@ -171,7 +171,7 @@ class Swin(nn.Module):
         rates = drop_path_rates(cfg.drop_path_rate, sum(cfg.depths), cfg.drop_path_rule).tolist()
         for i, depth in enumerate(cfg.depths):
             own, rates = tuple(rates[:depth]), rates[depth:]
-            x = Stage(cfg, i, own, train, name=f"stage{i}")(x)
+            x = SwinStage(cfg, i, own, train, name=f"stage{i}")(x)
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         tokens = x.reshape(x.shape[0], -1, x.shape[-1])
         features = tokens.mean(axis=1, dtype=jnp.float32)

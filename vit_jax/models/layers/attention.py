@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """softmax(q k^T / sqrt(d)) v: which kernel computes it, and what each kernel requires.
 
-Flash attention, scale d**-0.5 and no [N, M] array in memory, for any number of tokens.
-
-Attention by XLA's own matmuls, on any device, with explicit gradients that keep few arrays.
+Flash attention has scale d**-0.5 and no [N, M] array in memory, for any number of tokens. XLA's own
+matmuls do it on any device, with explicit gradients that keep few arrays.
 """
 
 import enum

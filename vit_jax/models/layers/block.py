@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pre-norm transformer block (arXiv:2010.11929 equations 2 and 3), and the ViT's.
+"""The pre-norm transformer block (arXiv:2010.11929 equations 2 and 3), and a stack of equal blocks.
 
-A homogeneous stack of blocks, looped or unrolled; its parameters have one leading depth axis.
-
-One layout for checkpoints, import and sharding; `scan_unroll` trades compile time for step speed.
+A stack is looped or unrolled; its parameters have one leading depth axis. That is one layout for
+checkpoints, import and sharding; `scan_unroll` trades compile time for step speed.
 """
 
 import dataclasses
@@ -24,6 +23,12 @@ from vit_jax.models.layers.norm import LayerScale, TokenNorm, token_norm
 from vit_jax.models.layers.posemb import relative_logits
 from vit_jax.models.layers.rope import Rotation, turn
 from vit_jax.models.mup import logit_factor
+
+# DOTS keeps the products with weights, which have no batch dimension, unlike attention's own.
+_POLICIES = {
+    Remat.DOTS: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    Remat.FULL: jax.checkpoint_policies.nothing_saveable,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,7 @@ class BlockConfig:
         return token_norm(self.norm, self.norm_eps, self.dtype, name)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Self-attention. The columns of the qkv kernel [D, 3hd] are ordered (head, {q,k,v}, d).
 
     Head-major columns let tensor parallelism split whole heads; importers permute PyTorch's
@@ -187,7 +192,7 @@ class Block(PreNormBlock):
     """The block of the ViT."""
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return Attention(self.cfg, self.train, name="attn")(y)
+        return SelfAttention(self.cfg, self.train, name="attn")(y)
 
 
 class PlacedBlock(Block):
@@ -199,13 +204,6 @@ class PlacedBlock(Block):
         """Take the rate of stochastic depth and the table of this block."""
         rate, table = each
         return super().__call__(x + spread(table, x.shape, x.dtype), rate)
-
-
-# DOTS keeps the products with weights, which have no batch dimension, unlike attention's own.
-_POLICIES = {
-    Remat.DOTS: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    Remat.FULL: jax.checkpoint_policies.nothing_saveable,
-}
 
 
 def remat(block: type[nn.Module], policy: Remat, *, prevent_cse: bool = True) -> type[nn.Module]:

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers over tokens flattened to two dimensions, the head of every family among them.
 
-Float32 parameters used in a narrower dtype, with gradients summed in float32 on request.
-
-The partitioner adds partial sums over devices in the output dtype of the gradient's own matmul or
-sum. Autodiff's is the compute dtype: sums over a whole pod would be bfloat16. Here the forward pass
-(weights gathered in the compute dtype) and the gradient's operands are unchanged, but the
-gradient's sum is float32 from the first product on. Only derivatives are explicit, not by a
-`custom_vjp`: rematerialisation policies must see the forward matmul.
-
-The dtype in which parameters' gradients are summed, over a device's examples and over devices.
-
-It is context of the trace, as the target of `devices/hardware.py` is: every layer depends on it.
+Parameters are float32, used in a narrower dtype. On request their gradients are summed in float32,
+over a device's examples and over devices; `summing_in` says so for a trace, as the target of
+devices/hardware.py is said, since every layer depends on it. The partitioner adds partial sums over
+devices in the output dtype of the gradient's own matmul or sum. Autodiff's is the compute dtype:
+sums over a whole pod would be bfloat16. Here the forward pass (weights gathered in the compute
+dtype) and the gradient's operands are unchanged, but the gradient's sum is float32 from the first
+product on. Only derivatives are explicit, not by a `custom_vjp`: rematerialisation policies must
+see the forward matmul.
 """
 
 import contextlib
@@ -32,6 +29,8 @@ from vit_jax.devices import hardware
 from vit_jax.devices.sharding import constrain_parameter
 from vit_jax.models.base import ModelConfig
 from vit_jax.models.layers.init import Initializer
+
+LORA_A, LORA_B = "lora_a", "lora_b"
 
 
 class ReduceDType(enum.StrEnum):
@@ -120,9 +119,6 @@ def _kernel_gradient(subscripts: str) -> Callable[[jax.Array, jax.Array], jax.Ar
     of_x, of_kernel, of_y = re.split(",|->", subscripts)
     swapped = f"{of_x},{of_y}->{of_kernel}"
     return lambda x, dy: jnp.einsum(swapped, x, dy, preferred_element_type=jnp.float32)
-
-
-LORA_A, LORA_B = "lora_a", "lora_b"
 
 
 class Dense(nn.Module):

@@ -25,7 +25,7 @@ class Init(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class InitRules:
     """The initializers of one code, by the role of the weight."""
 
     linear: Initializer
@@ -70,8 +70,8 @@ _zeros = nn.initializers.zeros
 # normal, unlike JAX's truncated_normal(0.02), which cuts at two sigma.
 _normal02 = nn.initializers.normal(0.02)
 
-RULES: dict[Init, Rules] = {
-    Init.JAX: Rules(
+RULES: dict[Init, InitRules] = {
+    Init.JAX: InitRules(
         linear=nn.initializers.xavier_uniform(),
         qkv=_fused_xavier,  # Flax initialises q, k and v as kernels of their own
         mlp_bias=nn.initializers.normal(1e-6),
@@ -79,7 +79,7 @@ RULES: dict[Init, Rules] = {
         patch_bias=lambda fan_in: _zeros,
         token=_zeros,
     ),
-    Init.TIMM: Rules(
+    Init.TIMM: InitRules(
         linear=_normal02,
         qkv=lambda count: _normal02,
         mlp_bias=_zeros,
@@ -87,7 +87,7 @@ RULES: dict[Init, Rules] = {
         patch_bias=lambda fan_in: _uniform(1 / math.sqrt(fan_in)),
         token=_normal02,  # facebookresearch/deit; later timm has 1e-6
     ),
-    Init.MOCO: Rules(
+    Init.MOCO: InitRules(
         linear=nn.initializers.xavier_uniform(),
         qkv=_fused_xavier,
         mlp_bias=_zeros,
@@ -95,7 +95,7 @@ RULES: dict[Init, Rules] = {
         patch_bias=lambda fan_in: _uniform(1 / math.sqrt(fan_in)),
         token=nn.initializers.normal(1e-6),
     ),
-    Init.MAE: Rules(
+    Init.MAE: InitRules(
         linear=nn.initializers.xavier_uniform(),
         qkv=lambda count: nn.initializers.xavier_uniform(),  # of the fused matrix
         mlp_bias=_zeros,

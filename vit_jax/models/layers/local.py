@@ -21,14 +21,14 @@ from jaxtyping import Array, Bool, Float
 from vit_jax.errors import UserError
 from vit_jax.models.base import CAPTURED, Remat, record
 from vit_jax.models.layers.attention import AttentionImpl, attention_weights
-from vit_jax.models.layers.block import Attention, Block, PreNormBlock, remat
+from vit_jax.models.layers.block import Block, PreNormBlock, SelfAttention, remat
 
 Pair = tuple[int, int]
 # Added to logits of padding and of other windows; finite, so that a row of them alone is no NaN.
 _MASKED = -1e30
 
 
-class Layout(NamedTuple):
+class WindowLayout(NamedTuple):
     """Which tokens of one block see each other.
 
     Attributes:
@@ -124,7 +124,7 @@ def check_local(cfg: Any, grid: Pair) -> None:
     local = [window for window in pattern(cfg, grid) if window]
     if local and cfg.token_merging:
         raise UserError("model.token_merging leaves no grid for windows; set it to 0")
-    padded = any(any(Layout(grid, window, 0).padding) for window in local)
+    padded = any(any(WindowLayout(grid, window, 0).padding) for window in local)
     if padded and cfg.attention in (AttentionImpl.CUDNN, AttentionImpl.PALLAS):
         raise UserError(
             f"model.attention={cfg.attention} cannot hide the padding of model.window="
@@ -132,10 +132,10 @@ def check_local(cfg: Any, grid: Pair) -> None:
         )
 
 
-class LocalAttention(Attention):
-    """Self-attention of `Attention`'s parameters, within windows."""
+class LocalAttention(SelfAttention):
+    """Self-attention of `SelfAttention`'s parameters, within windows."""
 
-    layout: Layout
+    layout: WindowLayout
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
@@ -157,7 +157,7 @@ class LocalAttention(Attention):
 class LocalBlock(PreNormBlock):
     """The ViT's block, attending within windows."""
 
-    layout: Layout
+    layout: WindowLayout
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         return LocalAttention(self.cfg, self.train, self.layout, name="attn")(y)
@@ -192,7 +192,7 @@ def local_stack(
     def create(window: Pair | None) -> nn.Module:
         if window is None:
             return remat(Block, cfg.remat, prevent_cse=unrolled)(**fields)
-        layout = Layout(grid, window, num_prefix)
+        layout = WindowLayout(grid, window, num_prefix)
         return remat(LocalBlock, cfg.remat, prevent_cse=unrolled)(layout=layout, **fields)
 
     blocks = [create(window) for window in windows]

@@ -20,7 +20,7 @@ from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.errors import UserError
 from vit_jax.models.base import CAPTURED, Remat
 from vit_jax.models.layers.attention import AttentionImpl
-from vit_jax.models.layers.block import Attention, Block, remat
+from vit_jax.models.layers.block import Block, SelfAttention, remat
 from vit_jax.models.layers.drop import Dropout
 
 _EXACT = jax.lax.Precision.HIGHEST  # a GPU would round means and near ties to 10 bits
@@ -125,14 +125,14 @@ def check_merging(r: int, num_patches: int, impl: AttentionImpl) -> None:
         )
 
 
-class MergingAttention(Attention):
+class MergingAttention(SelfAttention):
     """Self-attention in which a token counts as its patches would (equation 1)."""
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N d"]]:
-        """Return the output of `Attention`, and the keys' mean over the heads."""
+        """Return the output of `SelfAttention`, and the keys' mean over the heads."""
         q, k, v = self._heads(x)
         return self._attend(q, k, v, x.shape[-1], log_sizes(sizes)), k.mean(axis=1)
 

@@ -63,7 +63,7 @@ class WindowAttention(nn.Module):
 
     The input is normalised, so that the last windows are padded with zeros of attention's input.
     Padding is a key like any other (timm's order: roll, then pad, so that padding lies outside the
-    rolled grid). The columns of the qkv kernel are ordered as in `Attention`.
+    rolled grid). The columns of the qkv kernel are ordered as in `SelfAttention`.
     """
 
     window: Pair

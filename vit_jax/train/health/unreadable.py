@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training examples that cannot be read: each is logged once and counted; too many end the run.
 
-The pipeline replaces them by other examples (`data.batches`). Only examples of executed steps are
-counted, not prefetched ones; the count survives a resume.
+The pipeline replaces them by other examples (`data.stream.batches`). Only examples of executed
+steps are counted, not prefetched ones; the count survives a resume.
 """
 
 import functools

@@ -2,14 +2,11 @@
 """transformers' names: our parameters under them, in both directions.
 
 A layout is the names that a group of its models share (models/names.tsv), with PyTorch's shapes;
-prefixes such as "vit." are optional, as files have them or not. weights/hf_views.py has what
-transformers holds in another shape.
+prefixes such as "vit." are optional, as files have them or not.
 
-What transformers holds in another shape than ours: seen as ours, and joined again.
-
-Queries, keys and values of a pool lie in one tensor, as do gate and value of DINOv2's SwiGLU; CLIP
-has tokens and positions without the batch's axis; a head may see more than ours, and a table cover
-more.
+What transformers holds in another shape is seen as ours, and joined again: queries, keys and values
+of a pool lie in one tensor, as do gate and value of DINOv2's SwiGLU; CLIP has tokens and positions
+without the batch's axis; a head may see more than ours, and a table cover more.
 """
 
 import re
@@ -37,7 +34,7 @@ from vit_jax.weights.layout import (
 )
 
 
-class Layout(NamedTuple):
+class SavedNames(NamedTuple):
     """The names that some of transformers' models share."""
 
     code: str  # of models/names.tsv
@@ -60,7 +57,7 @@ _MODULES: tuple[Rename, ...] = (
     (r"\.attention\.v_proj\.", ".attention.attention.value."),
     (r"\.attention\.o_proj\.", ".attention.output.dense."),
 )
-_VIT = Layout(
+_VIT = SavedNames(
     "hf_vit",
     _ATTENTION,
     _PATCHES,
@@ -78,7 +75,7 @@ _TOWERS = ("", "vision_model.")
 _TEXT = r"^text_model\.|^text_projection\.|^logit_(scale|bias)$|\.position_ids$"
 LAYOUTS = {
     "vit": _VIT,
-    "dinov2": Layout(
+    "dinov2": SavedNames(
         "hf_dinov2",
         _ATTENTION,
         _PATCHES,
@@ -93,7 +90,7 @@ LAYOUTS = {
         ),
         ((r"/fc1_([gx])/", r"/weights_in_\1/"), (r"/mlp/fc2/", "/mlp/weights_out/")),
     ),
-    "dinov3": Layout(
+    "dinov3": SavedNames(
         "hf_dinov3",
         _PROJ,
         "embeddings.patch_embeddings.weight",
@@ -102,21 +99,21 @@ LAYOUTS = {
         r"(^|\.)mask_token$",
         ((r"^model\.(layer\.|norm\.|embeddings\.)", r"\1"),),
     ),
-    "siglip": Layout(
+    "siglip": SavedNames(
         "hf_clip", _PROJ, "embeddings.patch_embedding.weight", _TOWERS, "classifier", _TEXT
     ),
-    "clip": Layout(
+    "clip": SavedNames(
         "hf_clip", _PROJ, "embeddings.patch_embedding.weight", _TOWERS, "visual_projection", _TEXT
     ),
 }
 
 
-def prefix(layout: Layout, keys: Collection[str]) -> str:
+def prefix(layout: SavedNames, keys: Collection[str]) -> str:
     """Return what the keys of a file begin with; "" where its stem is under none of the known."""
     return next((p for p in layout.prefixes if p + layout.stem in keys), "")
 
 
-def entries(cfg: ModelConfig, layout: Layout, before: str) -> list[Entry]:
+def entries(cfg: ModelConfig, layout: SavedNames, before: str) -> list[Entry]:
     """List every parameter of a ViT with its place in a file of a layout.
 
     Raises UserError: another family, of which transformers' names are not known here.
@@ -148,23 +145,23 @@ def entries(cfg: ModelConfig, layout: Layout, before: str) -> list[Entry]:
     return layout_lib.entries(models.abstract(cfg), place)
 
 
-def rules(cfg: ViTConfig, layout: Layout) -> tuple[Rename, ...]:
+def rules(cfg: ViTConfig, layout: SavedNames) -> tuple[Rename, ...]:
     """Return the renames of a model's parameters, '/'-joined, to a layout's names."""
     gated = layout.gated if cfg.mlp is MlpKind.SWIGLU else ()
     return (*gated, *facts.names("ViT", layout.code))
 
 
-def _heads(cfg: ViTConfig, layout: Layout) -> dict[str, str]:
+def _heads(cfg: ViTConfig, layout: SavedNames) -> dict[str, str]:
     if cfg.distilled:
         return {"head": "cls_classifier", "head_dist": "distillation_classifier"}
     return {"head": layout.head}
 
 
-def is_ignored(key: str, cfg: Any, layout: Layout, before: str) -> bool:
-    """Return whether a key of a file is nothing of the model that is made of it.
+def is_ignored(key: str, cfg: Any, layout: SavedNames, before: str) -> bool:
+    """Return whether the model has no use for a key of the file.
 
-    Of a model without classes, CLIP's projection and DINOv2's head over two vectors are nothing; of
-    one that takes the mean of SigLIP's tokens, its pooling by attention is nothing.
+    A model without classes does not use CLIP's projection or DINOv2's head over two vectors; one
+    that averages SigLIP's tokens does not use its pooling by attention.
     """
     inside = key.removeprefix(before)
     if not cfg.num_classes and (layout is LAYOUTS["clip"] or layout is LAYOUTS["dinov2"]):
@@ -180,7 +177,7 @@ _GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and va
 View = tuple[Shape, Callable[[], np.ndarray]]
 
 
-def seen(source: WeightsFile, cfg: Any, layout: Layout, before: str) -> WeightsFile:
+def seen(source: WeightsFile, cfg: Any, layout: SavedNames, before: str) -> WeightsFile:
     """Return a file with its tensors in the shapes that `entries` looks for."""
     source = _as_saved(source, layout)
     changed = dict(_views(source, cfg, layout, before))
@@ -194,7 +191,7 @@ def seen(source: WeightsFile, cfg: Any, layout: Layout, before: str) -> WeightsF
     return WeightsFile(source.name, shapes, read)
 
 
-def _as_saved(source: WeightsFile, layout: Layout) -> WeightsFile:
+def _as_saved(source: WeightsFile, layout: SavedNames) -> WeightsFile:
     """Name modules' tensors, which somebody wrote without transformers, as transformers does."""
     keys = {renamed(key, layout.modules): key for key in source.shapes}
     if len(keys) < len(source.shapes) or not layout.modules:
@@ -204,7 +201,7 @@ def _as_saved(source: WeightsFile, layout: Layout) -> WeightsFile:
 
 
 def _views(
-    source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str
+    source: WeightsFile, cfg: ViTConfig, layout: SavedNames, before: str
 ) -> Iterator[tuple[str, View]]:
     shapes, read = source.shapes, source.read
 
@@ -270,7 +267,7 @@ def _of_class_token(source: WeightsFile, key: str, cfg: ViTConfig) -> Iterator[t
 
 
 def _folded(
-    source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str
+    source: WeightsFile, cfg: ViTConfig, layout: SavedNames, before: str
 ) -> Iterator[tuple[str, View]]:
     """Give the class token its position where the model's table covers the patches alone."""
     renames = rules(cfg, layout)
@@ -294,7 +291,7 @@ def _folded(
 
 
 def state(
-    variables: Mapping[str, Any], cfg: ViTConfig, layout: Layout, before: str
+    variables: Mapping[str, Any], cfg: ViTConfig, layout: SavedNames, before: str
 ) -> dict[str, np.ndarray]:
     """Return a model's variables under a layout's names, in the shapes of transformers."""
     leaves, found = dict(trees.named_leaves(variables)), {}
@@ -308,7 +305,7 @@ def state(
 
 
 def _joined(
-    found: Mapping[str, np.ndarray], cfg: ViTConfig, layout: Layout, before: str
+    found: Mapping[str, np.ndarray], cfg: ViTConfig, layout: SavedNames, before: str
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Undo what `_views` does."""
     folded = cfg.class_token and not cfg.pos_embed_prefix

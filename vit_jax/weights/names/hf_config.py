@@ -19,7 +19,7 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.layers.rope import Rope
 from vit_jax.weights.layout import Shape
-from vit_jax.weights.names.hf import LAYOUTS, Layout, prefix
+from vit_jax.weights.names.hf import LAYOUTS, SavedNames, prefix
 
 _VIT = {
     "hidden_size": 768,
@@ -123,7 +123,7 @@ class Facts:
         self._values = {**KINDS[kind].defaults, **tree}
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SavedNames:
         """Its layout of weights."""
         return LAYOUTS[KINDS[self.kind].layout]
 

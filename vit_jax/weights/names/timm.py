@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """timm's names: our parameters under them, and the authors' own PyTorch files.
 
-Our names are timm's but for the renames of the family, which are read in both directions; stacked
-parameters are split by layer. The authors' files are recognised by the names that they hold:
-facebookresearch/deit and convit, microsoft/Swin-Transformer, torchvision's RegNet, and timm before
-it named things as it does now. What no rule of the family's speaks of has timm's name already.
+Our names are timm's except for the renames of the family, which apply in both directions; stacked
+parameters are split by layer. The authors' files are recognised by their names: those of
+facebookresearch/deit and convit, microsoft/Swin-Transformer, torchvision's RegNet, and earlier
+versions of timm. A name that no rule of the family matches is timm's already.
 """
 
 import math

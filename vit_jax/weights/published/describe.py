@@ -21,9 +21,9 @@ from vit_jax.weights.readers.repository import CONFIG, Repository
 class Network(NamedTuple):
     """A network of a repository, without its weights."""
 
-    source: str  # a reference to the very commit that all of this is of
+    source: str  # a reference to the commit from which the rest was read
     model: ModelConfig
-    class_names: tuple[str, ...]  # K of them, or none where the repository does not say
+    class_names: tuple[str, ...]  # K names; none if the repository lists none
     loss: Loss  # what it was trained with
 
 
@@ -62,9 +62,9 @@ def network(ref: str) -> Network:
 
 
 def class_names(ref: str) -> tuple[str, ...]:
-    """Return the names of the classes of a head, as many as it has; () where nothing says them.
+    """Return the names of a head's classes, or () if they are not known.
 
-    Of a file under timm's names a config.json beside it may.
+    A config.json beside a file under timm's names may list them.
     """
     scheme, path = split(ref)
     with contextlib.suppress(UserError):  # a network, or classes, that are not known here
@@ -104,7 +104,7 @@ def _fitting(size: tuple[int, int], cfg: ModelConfig) -> tuple[int, ...]:
 def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     """Return the preprocessing of a published network, for a model that may be of another size.
 
-    Of a repository what its own files say, of a file what `published.preprocessing` does.
+    A repository's own files tell it; for a file `published.preprocessing` does.
 
     Raises UserError: a file of it that cannot be used.
     """

@@ -121,7 +121,7 @@ _TRAINING |= {"weight_init", "fix_init", "strict_img_size", "patch_drop_rate"}
 _ACTS = {"gelu": Gelu.ERF, "gelu_tanh": Gelu.TANH, "quick_gelu": Gelu.QUICK}
 _POOLS = {"token": Pool.CLS, "avg": Pool.GAP, "map": Pool.MAP}
 _POSITIONS = {"learn": PosEmbed.LEARNED, "none": PosEmbed.NONE, "": PosEmbed.NONE}
-# Of timm's ViT: argument -> field, and what the field is for the argument's value.
+# Arguments of timm's ViT -> our field, and a function from the argument to the field's value.
 _ARGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **{
         name: (name, lambda value: value)

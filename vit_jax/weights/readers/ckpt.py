@@ -14,15 +14,16 @@ from vit_jax.models import ModelConfig
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor
 
-# In a run's metadata: its moving average is what it is about, as the teacher of self-distillation.
+# Keys of a run's metadata: whether its model is its moving average, as DINO's teacher is; and the
+# parameters that its objective adds to the model.
 AVERAGE = "takes_average"
-OWN_PARAMETERS = "own_parameters"  # in a run's metadata: what its objective adds to the model
+OWN_PARAMETERS = "own_parameters"
 
 
 class Checkpoint:
     """Parameters and model state of a checkpoint, by our names.
 
-    All arrays are read, and verified, with the first; optimizer state never is.
+    The first array that is asked for reads and verifies all of them, but no optimizer state.
 
     Raises UserError: no such checkpoint, a damaged one, or one without a moving average.
     """
@@ -30,8 +31,8 @@ class Checkpoint:
     def __init__(self, ref: str, *, ema: bool = False) -> None:
         """Find the checkpoint "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
 
-        With `ema`, or where the run says so, take the moving average, of statistics too, instead of
-        the values themselves.
+        With `ema`, or if the run says so, take the moving averages of parameters and statistics
+        instead of their last values.
         """
         found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", ref)
         assert found is not None
@@ -42,7 +43,7 @@ class Checkpoint:
         self.name = str(self._saved.path)
         self.directory = self._saved.origin
         self.ema = ema = ema or bool(self._saved.manifest.metadata.get(AVERAGE))
-        # From our names without their collection to those of a TrainState's leaves.
+        # Maps our names, without their collection, to those of a TrainState's leaves.
         inside = re.compile(r"ema/\w+/" if ema else r"(params|model_state/\w+)/")
         leaves = self._saved.manifest.leaves
         self._names = {inside.sub("", name, 1): name for name in leaves if inside.match(name)}
@@ -59,7 +60,7 @@ class Checkpoint:
         self.file = WeightsFile(self.name, shapes, self._read)
 
     def _read(self, key: str) -> np.ndarray:
-        """Return one array as float32 and release it, so that it is in memory once."""
+        """Return one array as float32 and drop it here, so that it is in memory once."""
         if self._arrays is None:
             self._arrays = reader.load(self._saved, self._names.values())
         return self._arrays.pop(self._names[key]).astype(np.float32, copy=False)

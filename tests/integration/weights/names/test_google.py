@@ -23,7 +23,7 @@ from vit_jax import models, weights
 from vit_jax.errors import UserError
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 HYBRID = models.HybridConfig(
@@ -141,7 +141,7 @@ def test_another_patch(tmp_path: Path) -> None:
     cfg = dataclasses.replace(VIT, patch=(2, 8), image_size=(8, 16), pos_embed=PosEmbed.SINCOS2D)
     wide = dataclasses.replace(cfg, patch=(4, 4))
     arrays = writer.vit(made(wide)["params"], VIT.num_heads)
-    message = refused(tmp_path, arrays, cfg, resize=Resize.NONE)
+    message = refused(tmp_path, arrays, cfg, resize=ResizeRule.NONE)
     assert (
         "embedding/kernel: in the file [4, 4, 3, 12], here [2, 8, 3, 12] (resizing is off)"
         in message

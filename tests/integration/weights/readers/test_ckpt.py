@@ -23,7 +23,7 @@ from vit_jax.train.state import TrainState
 from vit_jax.weights import resize
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.readers.ckpt import Checkpoint
-from vit_jax.weights.resize import Resize
+from vit_jax.weights.resize import ResizeRule
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_another_image_size_and_patch(run: tuple[Path, dict[int, TrainState]]) -
     table = np.asarray(states[2].params["pos_embed"])
     grid = table[0, 1:].reshape(2, 2, -1)
     for rule, matrix in (
-        (Resize.AUTO, resize.bicubic_antialiased),
-        (Resize.OFFICIAL, resize.bicubic),
+        (ResizeRule.AUTO, resize.bicubic_antialiased),
+        (ResizeRule.OFFICIAL, resize.bicubic),
     ):
         larger = dataclasses.replace(VIT, image_size=(12, 20))
         loaded = weights.load(f"ckpt:{workdir}", larger, resize=rule)["params"]

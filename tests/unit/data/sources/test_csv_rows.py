@@ -12,7 +12,7 @@ from vit_jax.errors import UserError
 TEXT = 'path,label,note\na/1.jpg,caf\u00e9,x\n\n,,\n"a, b.jpg","two\nlines",\n'
 
 
-def read(data: bytes | str) -> list[csv_files.Row]:
+def read(data: bytes | str) -> list[csv_files.CsvRow]:
     return csv_files.read(data if isinstance(data, bytes) else data.encode(), "t.csv")
 
 

@@ -10,7 +10,7 @@ from tests.photos import write_images
 from vit_jax import data
 from vit_jax.data import open_source
 from vit_jax.data.sources.partition import (
-    Draw,
+    SplitDraw,
     as_in_run,
     full_name,
     options,
@@ -68,16 +68,16 @@ def test_few_images_still_have_a_val_and_a_test() -> None:
 
 @pytest.mark.parametrize("count, held", [(1, 0), (2, 0), (3, 1), (10, 1), (15, 2), (100, 10)])
 def test_by_rules_1_classes_have_exact_shares(count: int, held: int) -> None:
-    found = partition([f"{i}" for i in range(count)], [0] * count, Draw(0, 1))
+    found = partition([f"{i}" for i in range(count)], [0] * count, SplitDraw(0, 1))
     assert (len(found["val"]), len(found["test"])) == (held, held)
     # As the version before had it.
-    assert partition(PATHS, LABELS, Draw(3, 1))["val"] == [3, 15, 36, 35]
+    assert partition(PATHS, LABELS, SplitDraw(3, 1))["val"] == [3, 15, 36, 35]
 
 
 def test_a_name_has_the_rules_of_a_run() -> None:
     assert with_rules("/data/x", "folder:?rules=1") == "folder:/data/x?rules=1"
     assert with_rules("x.csv?split_seed=2", "a?rules=1") == "csv:x.csv?split_seed=2&rules=1"
-    assert split_draw("x?split_seed=2&rules=1") == ("x", Draw(2, 1))
+    assert split_draw("x?split_seed=2&rules=1") == ("x", SplitDraw(2, 1))
     assert with_rules("x.csv?rules=2", "folder:?rules=1") == "csv:x.csv?rules=2"
     assert with_rules("digits", "folder:?rules=1") == "digits"
     assert with_rules("/data/x", "folder:/data/x") == "folder:/data/x"

@@ -14,14 +14,14 @@ from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models.base import DType
 from vit_jax.models.layers.attention import AttentionImpl
-from vit_jax.models.layers.local import Layout, pattern
+from vit_jax.models.layers.local import WindowLayout, pattern
 from vit_jax.objectives import MaeConfig
 
 VIT = dataclasses.replace(TINY["vit"], depth=4, image_size=(20, 12))  # 5 x 3 patches
 
 
 def test_split_and_join_are_each_others_inverse() -> None:
-    layout = Layout((5, 3), (2, 2), 0)
+    layout = WindowLayout((5, 3), (2, 2), 0)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 15, 4)), jnp.float32)
     windows = layout.split(x)
     assert windows.shape == (2, 3 * 6, 4, 4)
@@ -31,7 +31,7 @@ def test_split_and_join_are_each_others_inverse() -> None:
 
 
 def test_who_sees_whom() -> None:
-    sees = Layout((2, 3), (2, 2), 1).sees()
+    sees = WindowLayout((2, 3), (2, 2), 1).sees()
     expected = np.ones((7, 7), bool)
     left, right = [1, 2, 4, 5], [3, 6]
     expected[np.ix_(left, right)] = expected[np.ix_(right, left)] = False

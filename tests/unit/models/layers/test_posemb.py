@@ -11,7 +11,7 @@ from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.models.layers.posemb import PosEmbed, placed, resample, sincos2d
 from vit_jax.optim.rules import _EMBEDDING
-from vit_jax.weights.resize import Resize, resizer
+from vit_jax.weights.resize import ResizeRule, resizer
 
 
 @pytest.mark.parametrize("kind, intervals", [(PosEmbed.SINCOS2D, 3), (PosEmbed.SINCOS2D_MAE, 4)])
@@ -87,7 +87,7 @@ def test_tables_are_sharded_slowed_down_and_resized_as_one_is() -> None:
         assert _EMBEDDING.match(name)
     cfg = models.variant("vit_ti16", image_size=(64, 64), pos_embed_at="layers")
     file = np.random.default_rng(0).normal(size=(12, 1 + 9, 192)).astype(np.float32)
-    resize = resizer(Resize.TIMM, cfg)
+    resize = resizer(ResizeRule.TIMM, cfg)
     assert resize is not None
     found = resize("pos_embed", file, (12, 17, 192))
     assert found.shape == (12, 17, 192)
