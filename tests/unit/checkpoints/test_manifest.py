@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax.checkpoints.manifest import (
     Damaged,
+    Inaccessible,
     Manifest,
-    Unreadable,
     digests,
     on_all_processes,
     pack,
@@ -101,7 +101,7 @@ def test_all_processes_raise_what_one_finds(mine, other, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     gather = lambda x: np.asarray([int(x), other])  # noqa: E731
     monkeypatch.setattr(multihost_utils, "process_allgather", gather)
-    kinds = (None, Damaged, Unreadable)
+    kinds = (None, Damaged, Inaccessible)
 
     def read():
         if mine:

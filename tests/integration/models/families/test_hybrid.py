@@ -167,7 +167,7 @@ def test_other_sizes_of_image() -> None:
 @pytest.mark.parametrize("init", [Init.JAX, Init.TIMM])
 def test_residual_branches_of_the_resnet_start_at_zero(init: Init) -> None:
     cfg = small(init=init, backbone_depths=(1,), backbone_widths=(32,))
-    backbone = hybrid.ResNet(cfg)
+    backbone = hybrid.Backbone(cfg)
     image = jnp.zeros((1, *models.input_shape(cfg)))
     params = jax.jit(backbone.init)(jax.random.key(0), image)["params"]
     for name, leaf in trees.named_leaves(params):
