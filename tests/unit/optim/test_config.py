@@ -71,11 +71,11 @@ def test_refused_by_name(field, value, settings):
 
 
 def test_settings_that_act_are_taken():
-    validate(OptimConfig(schedule_every="1 epoch", schedule_lag=True))
+    OptimConfig(schedule_every="1 epoch", schedule_lag=True).check()
     for varied in ("warmup", "cooldown"):
         cfg = OptimConfig(schedule=Schedule.CONSTANT, schedule_every="1 epoch", **{varied: "5%"})
-        validate(cfg)
-    validate(OptimConfig(clip_norm=0.0, beta1=0.0, beta2=0.0, weight_decay=0.0))  # the least
+        cfg.check()
+    OptimConfig(clip_norm=0.0, beta1=0.0, beta2=0.0, weight_decay=0.0).check()  # the least
 
 
 def test_every_field_is_documented():

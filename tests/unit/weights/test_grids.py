@@ -158,5 +158,5 @@ def test_metadata_of_a_stranger_are_not_believed(tmp_path: Path) -> None:
     for sizes in ([16, 8], [64, 32]):  # of another file, whose table has fewer patches, or more
         text = json.dumps({"img_size": sizes})
         save_file(state_of(TALL), file, metadata={"vit_jax.grid": text})
-        found = table(f"timm:{file}", TALL, resize=Resize.NONE)
+        found = table(f"timm:{file}", TALL, resize=ResizeRule.NONE)
         np.testing.assert_array_equal(found, state_of(TALL)["pos_embed"], err_msg=text)
