@@ -77,7 +77,8 @@ def seconds_per_step(
 
     step = parts.programs[0].step
     if not compute:
-        parts = dataclasses.replace(parts, steps={0: count})
+        program = dataclasses.replace(parts.programs[0], step=count)
+        parts = dataclasses.replace(parts, programs=[program])
 
     def stream() -> Generator[dict[str, jax.Array], None, None]:
         while True:

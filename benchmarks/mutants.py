@@ -132,7 +132,7 @@ def measure(path: Path, code: str, runs: list[tuple[str, ...]]) -> tuple[str, st
 def main() -> None:
     """Test the mutants that were not tested yet, and print the share killed."""
     os.nice(15)
-    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     known = {row["id"]: row for row in rows}
     mutants = [row for folder in FOLDERS for row in draw(folder)]
     codes = {row["id"]: row.pop("code") for row in mutants}
@@ -153,7 +153,7 @@ def main() -> None:
                     found = measure(Path(row["file"]), codes[row["id"]], runs)
                     row["outcome"], row["by"], row["stage"] = *found, stage + 1
                     print(*row.values(), sep=" | ", flush=True)
-                    RESULTS.write_text(json.dumps(mutants, indent=1) + "\n")
+                    RESULTS.write_text(json.dumps({"rows": mutants}, indent=1) + "\n")
     for folder in (*FOLDERS, ""):
         of = [row["outcome"] for row in mutants if row["file"].startswith(f"vit_jax/{folder}")]
         print(f"{folder or 'all':12} {1 - of.count('survived') / len(of):.1%} of {len(of)} killed")

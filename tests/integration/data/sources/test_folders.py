@@ -27,7 +27,7 @@ def test_what_may_not_be_read_is_named(public, closed):
 import os, sys
 from PIL import Image
 from vit_jax import data
-from vit_jax.data.sources import partition
+from vit_jax.data.sources import folders, partition
 from vit_jax.errors import UserError
 # Imported now, as another may not read them.
 Image.init()

@@ -58,7 +58,7 @@ def test_a_tpus_form_keeps_no_array_of_all_pairs_of_tokens() -> None:
     def kept(target: hardware.Target) -> set[tuple[int, ...]]:
         with hardware.tracing_for(target):
             _, pull = jax.eval_shape(
-                lambda q: jax.vjp(lambda q: attention.attend(q, q, q, None), q), q
+                lambda q: jax.vjp(lambda q: attention.xla_attend(q, q, q, None), q), q
             )
         return {x.shape for x in jax.tree.leaves(pull)}
 
