@@ -14,6 +14,7 @@ import vit_jax
 from tests.photos import write_images
 from vit_jax import config as config_lib
 from vit_jax import errors, evals
+from vit_jax.cli.parsing import flags
 from vit_jax.cli.train import main
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
@@ -61,7 +62,7 @@ def test_a_folder_of_classes_trains(
     model = vit_jax.load(run)
     assert model.class_names == ("A", "I", "O")
     # The table that a run leaves is a dataset with the same splits.
-    table = vit_jax.api.flags.read_config(["", *words[1:2], f"--config.data.name={run}/splits.csv"])
+    table = flags.read_config(["", *words[1:2], f"--config.data.name={run}/splits.csv"])
     assert table.data.name == f"csv:{run}/splits.csv"
     capsys.readouterr()
     assert main(words) == 0
