@@ -126,7 +126,7 @@ _MODULES = ("data", "evals", "models", "objectives", "recipes", "sweeps", "weigh
 # What is public, and its module: imported when it is first asked for, since the help of a command
 # needs no jax.
 _PUBLIC = {name: module for module, names in _NAMES.items() for name in names.split()}
-_PUBLIC |= {name: f"vit_jax.{name}" for name in _MODULES}
+_PUBLIC.update({name: f"vit_jax.{name}" for name in _MODULES})  # Python 3.7 reads this too
 __all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
