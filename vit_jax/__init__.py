@@ -126,7 +126,7 @@ _MODULES = ("data", "evals", "models", "objectives", "recipes", "sweeps", "weigh
 # What is public, and its module: imported when it is first asked for, since the help of a command
 # needs no jax.
 _PUBLIC = {name: module for module, names in _NAMES.items() for name in names.split()}
-_PUBLIC.update({name: f"vit_jax.{name}" for name in _MODULES})  # Python 3.7 reads this too
+_PUBLIC.update({name: f"vit_jax.{name}" for name in _MODULES})  # read by Python 3.7, to say so
 __all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
     return module if name in _MODULES else getattr(module, name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # quoted for Python 3.7
     return [*__all__, "__version__"]
 
 
