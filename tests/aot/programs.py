@@ -47,7 +47,7 @@ class Seen:
     compiled: topology.Compiled
     text: str
     program: hlo.HloModule
-    hlo: list[hlo.Collective]
+    collectives: list[hlo.Collective]
 
 
 def need(hardware: str) -> None:
