@@ -89,7 +89,7 @@ class Model:
     @property
     def num_params(self) -> int:
         """The number of parameters."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        return trees.num_params(self.params)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vit_jax.demo.page import Reply, content_policy
 from vit_jax.errors import UserError
+from vit_jax.process.escapes import terminal
 
 _SECONDS = 60  # for the next part of a body to arrive, and for a small body
 _SLOWEST = 100_000  # bytes a second of a large body
@@ -99,8 +100,8 @@ def _refuse(request: Request, refusal: Exception) -> Response:
 
 
 def _fail(request: Request, error: Exception) -> Response:
-    """Say what broke in one line, and here alone."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    """Print a fault of this program as one line on stderr; a visitor learns that it failed."""
+    reason = terminal(" ".join(f"{type(error).__name__}: {error}".split())[:200])
     print(f"error: {request.method} {request.url.path[:100]!a}: {reason}", file=sys.stderr)
     return PlainTextResponse("the page cannot answer this\n", 500)
 

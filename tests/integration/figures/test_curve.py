@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import matplotlib.figure
 import numpy as np
 import pytest
 from PIL import Image
 
 from configs.vit_mu_digits import get_config
-from tests.unit.figures.test_curve import _write, learning_curve
+from tests.unit.figures.test_curve import _write, learning_curve, saved_axes
 from vit_jax.inference import load
 from vit_jax.inference.trained import title
 from vit_jax.train.loop import fit
@@ -17,16 +16,7 @@ from vit_jax.train.report.writers import read_jsonl
 
 @pytest.fixture
 def axes(monkeypatch):
-    """The axes of the figure that was saved."""
-    found = []
-    original = matplotlib.figure.Figure.savefig
-
-    def savefig(self, *args, **kwargs):
-        found.extend(self.axes)
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", savefig)
-    return found
+    return saved_axes(monkeypatch)
 
 
 def _rows():

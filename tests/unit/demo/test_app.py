@@ -147,14 +147,14 @@ def test_strangers_are_refused_on_every_route(target: str) -> None:
 
 def test_a_fault_of_ours_is_told_in_one_line_here_alone(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(view: np.ndarray) -> Reply:
-        raise RuntimeError("a secret\nof two lines")
+        raise RuntimeError("a secret\nof two\x1b[2J lines")
 
     page, visit = make_app(answer=broken), Visit("POST", "/predict", b"1")
     with pytest.raises(RuntimeError):  # for the server's log, which is off
         asyncio.run(visit.ask(page))
     assert (visit.status, visit.answer) == (500, b"the page cannot answer this\n")
     assert capsys.readouterr().err == (
-        "error: POST '/predict': RuntimeError: a secret of two lines\n"
+        "error: POST '/predict': RuntimeError: a secret of two\\x1b[2J lines\n"
     )
 
 

@@ -13,9 +13,8 @@ def _write(path, rows):
     return path
 
 
-@pytest.fixture
-def axes(monkeypatch):
-    """The axes of the figure that was saved."""
+def saved_axes(monkeypatch):
+    """Return a list that takes the axes of each figure as it is saved."""
     found = []
     original = matplotlib.figure.Figure.savefig
 
@@ -25,6 +24,11 @@ def axes(monkeypatch):
 
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", savefig)
     return found
+
+
+@pytest.fixture
+def axes(monkeypatch):
+    return saved_axes(monkeypatch)
 
 
 def learning_curve(source, out, title, **marked):

@@ -14,11 +14,9 @@ from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig, MixConfig
-from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, cosine, make_optimizer
 from vit_jax.settings.durations import Clock
-from vit_jax.train import build as build_lib
 from vit_jax.train.state import TrainState, make_init
 from vit_jax.train.step import make_train_step
 
@@ -73,23 +71,6 @@ def test_one_micro_batch_at_a_time_is_differentiated(accum_steps: int) -> None:
     objective = Seen()
     _step(objective, rho=0.0, accum_steps=accum_steps)
     assert objective.sizes == {8 // accum_steps}
-
-
-@pytest.fixture(scope="module")
-def averaged():
-    """Compile a step with a moving average; returns it, on one batch, and a maker of states."""
-    cfg = tiny(ema_decay=0.75)
-    cfg.duration, cfg.optim = "30 steps", OptimConfig(lr=1e-2)
-    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
-    parts = build_lib.build(cfg, num_examples=1000)
-    step = build_lib.compile_steps(parts, mesh)[0]
-    first = build_lib.init_state(cfg, parts, mesh)
-
-    def take(state: TrainState):
-        with jax.set_mesh(mesh):
-            return step(state, {}, sharding.global_batch(_batches(1)[0], mesh, batch_size=16))
-
-    return take, lambda: jax.device_put(first, may_alias=False)
 
 
 def _averaging(ema_decay: Any) -> tuple[Any, TrainState, Any]:

@@ -158,10 +158,10 @@ def take(name: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
     Raises UserError: it is given twice.
     """
-    found, rest, words = [], [], iter(argv)
-    for word in words:
+    found, rest, unread = [], [], iter(argv)
+    for word in unread:
         if flag := re.fullmatch(rf"--?{re.escape(name)}(?:=(.*))?", word, re.DOTALL):
-            found.append(next(words, "") if flag[1] is None else flag[1])
+            found.append(next(unread, "") if flag[1] is None else flag[1])
         else:
             rest.append(word)
     if len(found) > 1:

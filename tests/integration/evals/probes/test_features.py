@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.unit.evals.probes.test_features import MODEL, MODULE, SHAPE, extract, names
+from tests.unit.evals.probes.test_features import MODEL, MODULE, extract, names, open_images
 from tests.unit.weights.runs import make_state
 from vit_jax import data, models
 from vit_jax.evals.probes import features
@@ -23,12 +23,7 @@ def variables():
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for i in range(15):
-        file = root / "train" / f"class{i % 3}" / f"{i}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, SHAPE, dtype=np.uint8)).save(file)
-    return data.open_source(f"folder:{root}", split="train")
+    return open_images(tmp_path_factory.mktemp("images"))
 
 
 # 15 images in batches of 8 (4 does not divide over 8 devices), of 4, and in one that is too large.

@@ -74,3 +74,17 @@ def test_noise_is_normal_and_each_pixel_and_channel_has_its_own(erased):
 def test_probability_out_of_range(prob):
     with pytest.raises(UserError, match=r"data.erasing_prob=.* must be at least 0 and at most 1"):
         check(DataConfig(erasing_prob=prob))
+
+
+def test_share_of_the_images(boxes):
+    assert abs(len(boxes) / COUNT - 0.4) < 0.03
+
+
+def test_where_no_box_fits_nothing_is_erased():
+    images = jnp.ones((64, 1, 1, 3))
+    np.testing.assert_array_equal(erase(jax.random.key(0), images, 1.0), images)
+
+
+def test_dtype_stays():
+    images = jnp.ones((4, 8, 8, 3), jnp.bfloat16)
+    assert erase(jax.random.key(0), images, 1.0).dtype == jnp.bfloat16

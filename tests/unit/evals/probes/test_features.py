@@ -35,14 +35,19 @@ def variables():
     return {"params": make_state(MODEL, 0).params}
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+def open_images(root):
+    """Write 15 images of three classes and open them."""
+    rng = np.random.default_rng(0)
     for i in range(15):
         file = root / "train" / f"class{i % 3}" / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, SHAPE, dtype=np.uint8)).save(file)
     return data.open_source(f"folder:{root}", split="train")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return open_images(tmp_path_factory.mktemp("images"))
 
 
 def extract(source, variables, *, num_devices=8, batch_size=4, encode=encode, **kwargs):
