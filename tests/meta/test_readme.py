@@ -494,7 +494,7 @@ def test_every_config_field_is_documented() -> None:
         data.DataConfig,
         data.TransformConfig,
         *evals.EVALUATORS,
-        *objectives.OBJECTIVES,
+        *map(objectives.config_class, objectives.OBJECTIVES),
         TeacherConfig,
         optim.OptimConfig,
         sharding.MeshConfig,

@@ -265,3 +265,14 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
         return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, rows)
 
     return {key: put(x) for key, x in batch.items()}
+
+
+def place(variables: PyTree, abstract: PyTree) -> PyTree:
+    """Place host variables in the shardings of `abstract`; each process holds all values."""
+
+    def put(leaf: jax.ShapeDtypeStruct, value: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda at: value[at].astype(leaf.dtype)
+        )
+
+    return jax.tree.map(put, abstract, variables)

@@ -16,7 +16,7 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, models, optim
+from vit_jax import data, evals, models, objectives, optim
 from vit_jax.config.tree import Config, Plan
 from vit_jax.data import account
 from vit_jax.data.checks import check_labels
@@ -29,8 +29,8 @@ from vit_jax.models import patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.process import waiting
+from vit_jax.settings.durations import Clock
 from vit_jax.storage import files
-from vit_jax.train.adapted import make_objective
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 from vit_jax.trees import PyTree
@@ -119,6 +119,19 @@ def build(cfg: Config, num_examples: int) -> Parts:
         own,
     )
     return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
+
+
+def make_objective(cfg: Config, clock: Clock) -> Objective:
+    """Build the objective of a run.
+
+    Raises UserError: `cfg.lora` names no layers of the model that can be adapted.
+    """
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data, clock)
+    if not cfg.lora.pattern:
+        return objective
+    from vit_jax.train.adapted import adapted  # late: it reads the weights that stay as they are
+
+    return adapted(objective, cfg.lora, cfg.init)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
