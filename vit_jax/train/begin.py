@@ -257,7 +257,7 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         base=extras.base,
     )
     metadata.write(opened.path, described)
-    build_lib.write_splits(cfg, opened.source, opened.path)
+    data_identity.write_splits(cfg.data.name, opened.source, opened.path)
     return described
 
 

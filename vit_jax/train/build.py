@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a Config: the objective, the optimizer, the step and the state's shapes; open its data."""
 
-import contextlib
-import csv
 import dataclasses
 import functools
-import io
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -20,7 +16,7 @@ from vit_jax import data, evals, models, objectives, optim
 from vit_jax.config.tree import Config, Plan
 from vit_jax.data import account
 from vit_jax.data.checks import check_labels
-from vit_jax.data.sources import look, partition
+from vit_jax.data.sources import partition
 from vit_jax.data.sources.base import account_of
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError, setting
@@ -30,12 +26,9 @@ from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.process import waiting
 from vit_jax.settings.durations import Clock
-from vit_jax.storage import files
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 from vit_jax.trees import PyTree
-
-SPLITS = "splits.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,21 +211,6 @@ def open_train(cfg: Config) -> data.Source:
         only = f"{source.name} has the one class {source.class_names[0]!r}"
         raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
     return source
-
-
-@look.once()
-def write_splits(cfg: Config, source: data.Source, path: Path) -> None:
-    """Write which image is in which split, where the splits were drawn; process 0 alone."""
-    if not source.drawn or jax.process_index() or (path / SPLITS).exists():
-        return
-    sources: dict[str, Any] = {}
-    for name in partition.SPLITS:
-        with contextlib.suppress(data.SplitError):  # of classes of one or two images
-            sources[name] = data.open_source(cfg.data.name, split=name)
-    lines = [(*row, name) for name, each in sources.items() for row in each.rows()]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("path", "label", "split"), *lines])
-    files.write(path / SPLITS, text.getvalue())
 
 
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
