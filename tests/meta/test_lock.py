@@ -13,7 +13,7 @@ PACKAGE = re.compile(
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.txt", "requirements-dev.txt", "requirements-oldest.txt"]
+    "name", ["requirements.txt", "locks/dev.txt", "locks/oldest.txt"]
 )
 def test_every_package_is_locked_with_hashes(name: str) -> None:
     text = (ROOT / name).read_text()
@@ -28,6 +28,6 @@ def test_every_package_is_locked_with_hashes(name: str) -> None:
 def test_the_development_lock_has_the_versions_of_the_other() -> None:
     run, dev = (
         {m[1]: m[2] for m in PACKAGE.finditer((ROOT / name).read_text())}
-        for name in ("requirements.txt", "requirements-dev.txt")
+        for name in ("requirements.txt", "locks/dev.txt")
     )
     assert {name: dev.get(name, version) for name, version in run.items()} == run

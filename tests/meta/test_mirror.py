@@ -73,7 +73,6 @@ ELSEWHERE = {
     "models/families/vit_family.py": "tests/integration/models/families/test_vit.py",
     "models/families/vit_config.py": "tests/unit/models/families/test_vit.py",
     # A run is tested whole, or by its faults.
-    "train/begin.py": "tests/integration/train/test_resume.py",
     "train/health/lost_process.py": "tests/faults/test_lost_host.py",
     "train/health/peers.py": "tests/faults/test_peers.py",
     "process/preemption.py": "tests/faults/test_signals.py",

@@ -37,7 +37,7 @@ class Export(ModelOptions):
     format: Format | None = flag(
         None,
         "stablehlo: program and weights for jax alone (CPU, CUDA and TPU), any batch; onnx: for "
-        "ONNX Runtime, any batch, needs jax2onnx (requirements-onnx.txt); timm: safetensors and "
+        "ONNX Runtime, any batch, needs jax2onnx (locks/onnx.txt); timm: safetensors and "
         "config.json, for timm.create_model and the Hub",
         ask=f"which format? add --format={'|'.join(Format)}",
     )

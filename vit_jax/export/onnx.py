@@ -32,7 +32,7 @@ INPUT = "images"  # the output is called "logits" or, without a head, "features"
 OPSET = 21
 MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
 _INSTALL = (
-    "pip install -e '.[onnx]' && pip install --no-deps -r requirements-onnx.txt "
+    "pip install -e '.[onnx]' && pip install --no-deps -r locks/onnx.txt "
     "(jax2onnx 0.17.1; its own requirements would bring an older Orbax)"
 )
 
