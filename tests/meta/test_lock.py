@@ -12,9 +12,7 @@ PACKAGE = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    "name", ["requirements.txt", "locks/dev.txt", "locks/oldest.txt"]
-)
+@pytest.mark.parametrize("name", ["requirements.txt", "locks/dev.txt", "locks/oldest.txt"])
 def test_every_package_is_locked_with_hashes(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "--generate-hashes" in text.splitlines()[1]

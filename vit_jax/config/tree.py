@@ -71,11 +71,13 @@ class LogConfig:
         every: duration between lines of metrics.
         tensorboard: write TensorBoard events besides metrics.jsonl.
         wandb_project: Weights & Biases project; "" is off.
+        trackio_project: Trackio project, on this machine; "" is off.
     """
 
     every: str = "50 steps"
     tensorboard: bool = True
     wandb_project: str = ""
+    trackio_project: str = ""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
