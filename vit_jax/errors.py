@@ -112,9 +112,7 @@ def some(lines: Sequence[str], most: int = 4) -> str:
     return "; ".join([*lines[:most], *more])
 
 
-def unknown(
-    kind: str, name: str, choices: Iterable[str], *, field: str | None = None
-) -> UserError:
+def unknown(kind: str, name: str, choices: Iterable[str], *, field: str | None = None) -> UserError:
     """Build the error for a name outside `choices`, with the nearest valid ones first.
 
     A `kind` that is a field or a flag, "model.pool" or "--dtype", is the error's `field`.
