@@ -7,7 +7,7 @@ import errno
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 # What a text may begin with: a flag, or a field with its value, "optim.warmup=-1 must be ...".
 _FIELD = re.compile(r"--\w+(?:\.\w+)*|[a-z_]\w*(?:\.\w+)*(?==)")
@@ -25,18 +25,24 @@ class UserError(ValueError):
 
     status = 2
 
+    def __new__(cls, *args: object, **_: object) -> Self:
+        """Note who makes the error, before the constructors of subclasses are on the stack."""
+        error = super().__new__(cls, *args)
+        error.code = _caller()
+        return error
+
     def __init__(self, *args: object, field: str | None = None) -> None:
         super().__init__(*args)
         text, inner = str(self), sys.exception()
         if not (isinstance(inner, UserError) and str(inner) in text):
             inner = None
-        self.code = inner.code if inner else _raised_in(self)
+        self.code: str = inner.code if inner else self.code
         if field is None:
             begins = _FIELD.match(text)
             field = begins[0] if begins else inner.field if inner else ""
         self.field = field.removeprefix("--config.")
 
-    def __reduce__(self) -> tuple[Any, ...]:  # by pickle and copy, for subclasses of any __init__
+    def __reduce__(self) -> tuple[Any, ...]:  # for subclasses with constructors of their own
         return _made_again, (type(self), self.args, self.__dict__)
 
 
@@ -46,13 +52,10 @@ def _made_again(kind: type[UserError], args: tuple[Any, ...], state: dict[str, A
     return error
 
 
-def _raised_in(error: UserError) -> str:
-    """Return the first function outside this module and the error's own constructors."""
+def _caller() -> str:
+    """Return the function that called into this module: "data.checks.check_fixed"."""
     frame = sys._getframe(1)
-    while frame.f_back and (
-        frame.f_globals.get("__name__") == __name__
-        or (frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is error)
-    ):
+    while frame.f_back and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
     # Of a function within another the outer one, as Python 3.12 has no function for [... for ...].
     function = frame.f_code.co_qualname.partition(".<locals>")[0]
