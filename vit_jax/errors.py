@@ -9,15 +9,59 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Self
+
+# What a text may begin with: a flag, or a field with its value, "optim.warmup=-1 must be ...".
+_FIELD = re.compile(r"--\w+(?:\.\w+)*|[a-z_]\w*(?:\.\w+)*(?==)")
 
 
 class UserError(ValueError):
     """Bad input. `main.py` and the CLI print its message in one line and exit with `status`.
 
     Each kind of fault has a status of its own, named as in sysexits.h where it has a name there.
+    `code` is the function that raised it, "config.checks.check_micro_batches"; `field` is the
+    config's field or the flag that is wrong, "optim.warmup" or "--workdir", or "" for none. A text
+    that begins with FIELD=VALUE or --FLAG needs no `field`. An error that is raised in the handling
+    of another and repeats its text keeps the other's code, and its field if it has none itself.
     """
 
     status = 2
+
+    def __new__(cls, *args: object, **_: object) -> Self:
+        """Note who makes the error, before the constructors of subclasses are on the stack."""
+        error = super().__new__(cls, *args)
+        error.code = _caller()
+        return error
+
+    def __init__(self, *args: object, field: str | None = None) -> None:
+        super().__init__(*args)
+        text, inner = str(self), sys.exception()
+        if not (isinstance(inner, UserError) and str(inner) in text):
+            inner = None
+        self.code: str = inner.code if inner else self.code
+        if field is None:
+            begins = _FIELD.match(text)
+            field = begins[0] if begins else inner.field if inner else ""
+        self.field = field.removeprefix("--config.")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # for subclasses with constructors of their own
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[UserError], args: tuple[Any, ...], state: dict[str, Any]) -> UserError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+def _caller() -> str:
+    """Return the function that called into this module: "data.checks.check_fixed"."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    # Of a function within another the outer one, as Python 3.12 has no function for [... for ...].
+    function = frame.f_code.co_qualname.partition(".<locals>")[0]
+    return f"{frame.f_globals.get('__name__', '')}.{function}".removeprefix("vit_jax.")
 
 
 class DataError(UserError):
@@ -73,8 +117,13 @@ def some(lines: Sequence[str], most: int = 4) -> str:
     return "; ".join([*lines[:most], *more])
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """Build the error for a name outside `choices`, with the nearest valid ones first."""
+def unknown(kind: str, name: str, choices: Iterable[str], *, field: str | None = None) -> UserError:
+    """Build the error for a name outside `choices`, with the nearest valid ones first.
+
+    A `kind` that is a field or a flag, "model.pool" or "--dtype", is the error's `field`.
+    """
+    if field is None and " " not in kind and (kind.startswith("--") or "." in kind):
+        field = kind
     valid = sorted({str(choice) for choice in choices})
     near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
     if near:
@@ -82,7 +131,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     else:
         shown = ", ".join(valid[:12]) + (f", ... ({len(valid)} in all)" if len(valid) > 12 else "")
         hint = f"valid: {shown or 'none'}."
-    return UserError(f"unknown {kind} {name!r}; {hint}")
+    return UserError(f"unknown {kind} {name!r}; {hint}", field=field)
 
 
 # What is imported under another name than it is installed by.
