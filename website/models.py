@@ -2,6 +2,7 @@
 """The page of all named models: a table with sizes by shapes alone, and whose weights each loads."""
 
 import hashlib
+import inspect
 import json
 import re
 from collections import defaultdict
@@ -83,8 +84,9 @@ def _kept() -> dict[str, Any]:
 def _key() -> str:
     """Return a digest of what the sizes depend on."""
     package = Path(models.__file__).parent
-    files = [*package.rglob("*.py"), *package.rglob("*.tsv"), Path(flops.__file__), Path(__file__)]
+    files = [*package.rglob("*.py"), *package.rglob("*.tsv"), Path(flops.__file__)]
     texts = b"".join(file.read_bytes() for file in sorted(files))
+    texts += inspect.getsource(traced).encode()
     return hashlib.sha256(texts + jax.__version__.encode()).hexdigest()
 
 
@@ -108,12 +110,12 @@ def page() -> str:
         height, width = row.size
         listed = "<br>".join(tables.code(each) for each in row.weights)
         count = len(row.weights)
-        weights = f"<details><summary>{count}</summary>{listed}</details>" if count else ""
+        weights = f"<details><summary>{count} &#9662;</summary>{listed}</details>" if count else ""
         body.append(
             (
                 tables.Cell(tables.code(row.name)),
                 tables.Cell(row.family),
-                tables.Cell(f"{height} x {width}", height * width),
+                tables.Cell(f"{height}x{width}", height * width),
                 tables.Cell(f"{row.params:,}", row.params),
                 tables.Cell(f"{row.macs / 1e9:,.2f}", row.macs),
                 tables.Cell(weights, count),

@@ -31,6 +31,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return outside.relink(markdown, page.file.src_uri)
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Load pictures when they come into sight."""
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Load pictures when they come into sight; the first links of the first page are its doors."""
+    if page.is_homepage:
+        html = html.replace("<ul>", '<ul class="doors">', 1)
     return html.replace("<img ", '<img loading="lazy" ')

@@ -29,9 +29,9 @@ def prose(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], kind: str) -> str:
-    """Return a table of the class `kind`."""
+    """Return a table in a box of the class `kind`: material styles those without one of their own."""
     first = "".join(f'<th scope="col">{name}</th>' for name in head)
-    lines = [f'<div class="wide"><table class="{kind}">', f"<thead><tr>{first}</tr></thead><tbody>"]
+    lines = [f'<div class="{kind}"><table>', f"<thead><tr>{first}</tr></thead><tbody>"]
     lines += ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
     return "\n".join([*lines, "</tbody></table></div>"])
 

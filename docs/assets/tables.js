@@ -1,6 +1,6 @@
-// Tables of the class "sortable": a click on a head sorts, words in the field above keep the rows that have them all.
+// Tables in a box of the class "sortable": a click on a head sorts, words in the field above keep the rows that have them all.
 // Without this file they are plain tables.
-for (const table of document.querySelectorAll("table.sortable")) {
+for (const table of document.querySelectorAll(".sortable table")) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
   const value = (row, column) => {
@@ -35,6 +35,6 @@ for (const table of document.querySelectorAll("table.sortable")) {
   filter.placeholder = "Filter: dinov2, swin, 224x224, hub:timm";
   filter.setAttribute("aria-label", "Filter the table");
   filter.addEventListener("input", show);
-  table.parentElement.before(filter, count);
+  table.closest(".sortable").before(filter, count);
   show();
 }

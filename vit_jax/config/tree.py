@@ -87,7 +87,10 @@ class Config:
     """One run. Override any field on the command line: `--config.optim.lr=3e-4`.
 
     Attributes:
-        model, data, optim, objective: what is trained, on what, how, towards what.
+        model: the network that is trained.
+        data: what it is trained on.
+        optim: how its parameters change.
+        objective: what it learns.
         duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples"; "auto" fits it
             to the number of images.
         evals: evaluations by name; a metric is called "<name>/top1" and so on.
