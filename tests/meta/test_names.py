@@ -173,6 +173,7 @@ REVIEWED = {
         models/__init__.py:_family: import_module
         objectives/__init__.py:_file: import_module
         process/launch.py:load: import_module
+        train/report/writers.py:_imported: import_module
     """,
     # Readers of a stranger's data that build nothing but arrays, numbers and text.
     "no program": """

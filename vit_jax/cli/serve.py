@@ -15,7 +15,7 @@ from typing import Any
 from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 from vit_jax.inference import images
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.process import signals
@@ -47,7 +47,7 @@ class Serve(ModelOptions):
 def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
     if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
-        raise UserError('the page needs starlette and uvicorn: pip install -e ".[serve]"')
+        raise UserError(f"the page needs starlette and uvicorn: {install('serve')}")
     from vit_jax.demo import app
 
     public = app.read_public_url(given.public_url)
