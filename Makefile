@@ -61,7 +61,7 @@ parity: $(VENV)/installed-parity
 aot: $(VENV)/installed-aot
 	$(RUN) -m pytest -n 2 tests/aot
 
-lint: $(VENV)/installed-dev
+lint: $(VENV)/installed-docs
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(RUN)

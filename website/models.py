@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of all named models: a table with sizes by shapes alone, and whose weights each loads."""
+"""The page of all named models: a table of their sizes, and of whose weights each loads."""
 
 import hashlib
 import inspect
@@ -7,7 +7,7 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,10 @@ _CACHE = Path(__file__).parents[1] / ".cache" / "site" / "models.json"
 _LEAD = """# All models
 
 Every named variant, by `vit_jax.create_model(NAME)` or `--config.model=NAME`, at its own size and
-1,000 classes; any of them takes other sizes and classes. A click on a column's head sorts, the field filters: `dinov2`,
-`swin`, `224`. GMACs are billions of multiply-adds of one image, half the FLOPs. [Models](../models.md) is about the families and
-their fields, [Weights](../weights.md) about files; `vit_jax models` prints the same numbers.
+1,000 classes; any of them takes other sizes and classes. A click on a column's head sorts, the
+field filters. GMACs are billions of multiply-adds of one image, half the FLOPs.
+[Models](../models.md) is about the families and their fields, [Weights](../weights.md) about files;
+`vit_jax models` prints the same numbers.
 
 """
 
@@ -45,11 +46,7 @@ def rows() -> list[Row]:
 
     That takes most of a minute, so the sizes are kept in .cache until a model's code changes.
     """
-    sources, sizes, kept = _sources(), _kept(), _key()
-    if sizes.get("of") != kept:
-        sizes = {"of": kept} | {name: traced(cfg) for name, cfg in models.VARIANTS.items()}
-        _CACHE.parent.mkdir(parents=True, exist_ok=True)
-        _CACHE.write_text(json.dumps(sizes))
+    sources, sizes = _sources(), _kept_sizes()
     return [
         Row(
             name=name,
@@ -77,8 +74,14 @@ def traced(cfg: models.ModelConfig) -> tuple[int, int]:
     return trees.num_params(variables["params"]), macs
 
 
-def _kept() -> dict[str, Any]:
-    return json.loads(_CACHE.read_text()) if _CACHE.is_file() else {}
+def _kept_sizes() -> dict[str, tuple[int, int]]:
+    key = _key()
+    kept = json.loads(_CACHE.read_text()) if _CACHE.is_file() else {}
+    if kept.get("of") != key:
+        kept = {"of": key, "sizes": {name: traced(cfg) for name, cfg in models.VARIANTS.items()}}
+        _CACHE.parent.mkdir(parents=True, exist_ok=True)
+        _CACHE.write_text(json.dumps(kept))
+    return kept["sizes"]
 
 
 def _key() -> str:

@@ -112,7 +112,9 @@ def _page(path: str, text: str) -> str:
     except ClassNotFound:
         lexer = get_lexer_for_filename("a.txt")
     lines = highlight(text, lexer, HtmlFormatter(nowrap=True)).splitlines()
-    rows = "\n".join(f'<span id="L{n}" class="line">{line}</span>' for n, line in enumerate(lines, 1))
+    rows = "\n".join(
+        f'<span id="L{n}" class="line">{line}</span>' for n, line in enumerate(lines, 1)
+    )
     # Not for the search, which would find each word in the code before the page that explains it.
     head = "---\nsearch: { exclude: true }\nhide: [toc]\n---\n"
     return f'{head}# {path}\n\n<div class="highlight source"><pre><code>{rows}</code></pre></div>\n'

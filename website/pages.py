@@ -33,6 +33,6 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
     """Load pictures when they come into sight; the first links of the first page are its doors."""
-    if page.is_homepage:
+    if page.file.src_uri == "index.md":
         html = html.replace("<ul>", '<ul class="doors">', 1)
     return html.replace("<img ", '<img loading="lazy" ')

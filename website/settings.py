@@ -18,9 +18,10 @@ from website import tables
 _LEAD = """# Config fields
 
 Every field of a run's config, read from the code. A field is set in the config file, or on the
-command line by its whole name, `--config.optim.lr=3e-4`. [Configs](../configs.md) explains how they work together; a value
-out of range is refused before anything starts. A *duration* is written `"10_000 steps"`, `"5 epochs"`, `"300000 examples"` or
-`"5%"` of the run. Of fields marked &#8635; a continued run may take another value.
+command line by its whole name, `--config.optim.lr=3e-4`. A value out of range is refused before
+anything starts. A *duration* is written `"10_000 steps"`, `"5 epochs"`, `"300000 examples"` or
+`"5%"` of the run. A continued run may change the fields marked &#8635;.
+[Configs](../configs.md) explains how they work together.
 
 """
 
@@ -86,8 +87,8 @@ def _default(field: dataclasses.Field) -> str:
     if field.default is not dataclasses.MISSING:
         value = field.default
     else:
-        value = field.default_factory  # type: ignore[misc]
-        value = value() if not isinstance(value, type) else value
+        value = typing.cast(Any, field.default_factory)
+        value = value if isinstance(value, type) else value()
     if isinstance(value, type):
         return tables.code(value.__name__ if dataclasses.is_dataclass(value) else "{}")
     if dataclasses.is_dataclass(value):
@@ -105,7 +106,12 @@ def _takes(kind: Any, field: dataclasses.Field) -> str:
     said = words(kind).partition(", such as")[0]
     bounds = " and ".join(f"{word} {bound}" for word, bound in declared.get("bounds", {}).items())
     lengths = " or ".join(map(str, declared.get("lengths", ())))
-    parts = [said, bounds, f"{lengths} of them" if lengths else "", declared.get("unit") or _UNITS.get(field.name, "")]
+    parts = [
+        said,
+        bounds,
+        f"{lengths} of them" if lengths else "",
+        declared.get("unit") or _UNITS.get(field.name, ""),
+    ]
     note = declared.get("note", "")
     return tables.prose(", ".join(filter(None, parts)) + (f"; {note}" if note else ""))
 

@@ -29,7 +29,7 @@ def prose(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], kind: str) -> str:
-    """Return a table in a box of the class `kind`: material styles those without one of their own."""
+    """Return a table in a box of the class `kind`; with one of its own it would lose its style."""
     first = "".join(f'<th scope="col">{name}</th>' for name in head)
     lines = [f'<div class="{kind}"><table>', f"<thead><tr>{first}</tr></thead><tbody>"]
     lines += ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]

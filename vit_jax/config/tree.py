@@ -43,9 +43,7 @@ class FaultsConfig:
     """
 
     max_nonfinite: int = value(20, least=1, unit="steps", free=True)
-    spike_sigmas: float = value(
-        6.0, least=0, note="0 turns it off", unit="standard deviations"
-    )
+    spike_sigmas: float = value(6.0, least=0, note="0 turns it off", unit="standard deviations")
     skip_spikes: bool = False
     hang_seconds: float = value(1800.0, least=0, note="0 turns it off", unit="seconds", free=True)
 

@@ -213,9 +213,7 @@ class DataConfig:
     name: str = "digits"
     data_dir: str = value("", free=True)
     train_split: str = "train"
-    batch_size: int = value(
-        128, least=0, note="0 fits it to the number of images", unit="examples"
-    )
+    batch_size: int = value(128, least=0, note="0 fits it to the number of images", unit="examples")
     transform: TransformConfig = group(TransformConfig)
     background: Background = Background.WHITE
     upright: bool = True
