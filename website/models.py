@@ -4,6 +4,7 @@
 import hashlib
 import inspect
 import json
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -80,7 +81,9 @@ def _kept_sizes() -> dict[str, tuple[int, int]]:
     if kept.get("of") != key:
         kept = {"of": key, "sizes": {name: traced(cfg) for name, cfg in models.VARIANTS.items()}}
         _CACHE.parent.mkdir(parents=True, exist_ok=True)
-        _CACHE.write_text(json.dumps(kept))
+        written = _CACHE.with_suffix(f".{os.getpid()}")  # another build may read
+        written.write_text(json.dumps(kept))
+        written.replace(_CACHE)
     return kept["sizes"]
 
 

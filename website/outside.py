@@ -2,7 +2,7 @@
 """Files outside docs/ as pages of the site, so that no link of a document leaves it.
 
 The page of a file is repository/PATH.md: Markdown as it is, a notebook as its cells, all else as
-numbered lines, line 12 under #L12. A folder, of docs/ too, is shown by its pictures.
+numbered lines, line 12 under #L12. A folder, of docs/ too, is a list of its files.
 """
 
 import html
@@ -44,10 +44,9 @@ def pages(root: Path, texts: Mapping[str, str]) -> dict[str, str]:
             if page in found or not _has_page(target):
                 continue
             if (root / target).is_dir():
-                found[page] = _folder(root / target, target)
+                found[page] = waiting[target] = _folder(root / target, target)
             elif (root / target).is_file():
-                source = (root / target).read_text()
-                found[page] = _page(target, source)
+                found[page] = _page(target, (root / target).read_text())
                 if target.endswith((".md", ".ipynb")):
                     waiting[target] = found[page]
     return found
@@ -97,9 +96,11 @@ def _has_page(file: str) -> bool:
 
 
 def _folder(place: Path, path: str) -> str:
-    pictures = [file.name for file in sorted(place.iterdir()) if file.suffix in (".png", ".jpg")]
-    shown = [f"![{name}]({path.rpartition('/')[2]}/{name}) `{name}`\n" for name in pictures]
-    return "\n".join([f"# {path}\n", *shown])
+    parts = [f"# {path}\n"]
+    for name in sorted(file.name for file in place.iterdir() if file.is_file()):
+        link = f"[{name}]({path.rpartition('/')[2]}/{name})\n"
+        parts.append(f"!{link}" if name.endswith((".png", ".jpg")) else link)
+    return "\n".join(parts)
 
 
 def _page(path: str, text: str) -> str:

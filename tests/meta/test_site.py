@@ -168,6 +168,11 @@ def test_links_that_leave_the_documents() -> None:
     assert {"repository/README.md.md", "repository/vit_jax/api.py.md"} <= made.keys()
     assert "repository/CONTRIBUTING.md.md" in made  # by README
     assert "repository/LICENSE.md" in made
+    folder = outside.pages(ROOT, {"docs/a.md": "[h](images/digits) [i](../examples)"})
+    assert "![3.png](digits/3.png)" in folder["repository/docs/images/digits.md"]
+    notebook = folder["repository/examples/finetune_and_explain.ipynb.md"]
+    assert "```python\n" in notebook
+    assert "data:image/png;base64," in notebook
     assert len(re.findall(r'<span id="L\d+"', made["repository/vit_jax/api.py.md"])) == len(
         (ROOT / "vit_jax" / "api.py").read_text().splitlines()
     )
