@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
+.PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -40,6 +40,15 @@ else
 	$(QUICK) -n 2 --dist worksteal tests/unit
 endif
 
+# The site, in build/site, and as it is while one writes: http://127.0.0.1:8000/. Links, anchors and names
+# that lead nowhere are errors.
+MKDOCS := NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(RUN) -m mkdocs
+docs: $(VENV)/installed-docs
+	$(MKDOCS) build
+
+docs-serve: $(VENV)/installed-docs
+	$(MKDOCS) serve --no-strict
+
 # The repository's text: documents, notebook, lock files, layering.
 docs-check: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist worksteal tests/meta
@@ -52,7 +61,7 @@ parity: $(VENV)/installed-parity
 aot: $(VENV)/installed-aot
 	$(RUN) -m pytest -n 2 tests/aot
 
-lint: $(VENV)/installed-dev
+lint: $(VENV)/installed-docs
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(RUN)
@@ -110,6 +119,7 @@ lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
 	$(COMPILE) --universal --extra train -o requirements.txt
 	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o locks/dev.txt
+	$(COMPILE) --universal --extra docs -c locks/dev.txt -o locks/docs.txt
 	$(COMPILE) --resolution lowest-direct $(EXTRAS) --extra aot-tpu --extra aot-gpu -o locks/oldest.txt
 
 $(VENV)/bin/python:
@@ -125,6 +135,10 @@ $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 
 $(VENV)/installed-dev: locks/dev.txt $(VENV)/installed
 	$(RUN) -m pip install -q --disable-pip-version-check -r locks/dev.txt
+	touch $@
+
+$(VENV)/installed-docs: locks/docs.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check -r locks/docs.txt
 	touch $@
 
 $(VENV)/installed-parity: locks/parity.txt locks/onnx.txt $(VENV)/installed-dev

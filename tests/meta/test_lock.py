@@ -17,7 +17,9 @@ PACKAGE = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "locks/dev.txt", "locks/oldest.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "locks/dev.txt", "locks/docs.txt", "locks/oldest.txt"]
+)
 def test_every_package_is_locked_with_hashes(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "--generate-hashes" in text.splitlines()[1]
@@ -28,12 +30,13 @@ def test_every_package_is_locked_with_hashes(name: str) -> None:
         assert package in locked
 
 
-def test_the_development_lock_has_the_versions_of_the_other() -> None:
-    run, dev = (
+def test_the_locks_of_one_environment_have_the_same_versions() -> None:
+    run, dev, docs = (
         {m[1]: m[2] for m in PACKAGE.finditer((ROOT / name).read_text())}
-        for name in ("requirements.txt", "locks/dev.txt")
+        for name in ("requirements.txt", "locks/dev.txt", "locks/docs.txt")
     )
     assert {name: dev.get(name, version) for name, version in run.items()} == run
+    assert {name: docs.get(name, version) for name, version in dev.items()} == dev
 
 
 def _imported(folder: Path) -> dict[str, str]:

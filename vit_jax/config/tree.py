@@ -42,10 +42,10 @@ class FaultsConfig:
             this long, the first step's compilation left out; 0 waits for ever.
     """
 
-    max_nonfinite: int = value(20, least=1, free=True)
-    spike_sigmas: float = value(6.0, least=0, note="0 turns it off")
+    max_nonfinite: int = value(20, least=1, unit="steps", free=True)
+    spike_sigmas: float = value(6.0, least=0, note="0 turns it off", unit="standard deviations")
     skip_spikes: bool = False
-    hang_seconds: float = value(1800.0, least=0, note="0 turns it off", free=True)
+    hang_seconds: float = value(1800.0, least=0, note="0 turns it off", unit="seconds", free=True)
 
     def check(self) -> None:
         """Refuse to skip spikes where nothing looks for them."""
@@ -74,7 +74,7 @@ class LogConfig:
         trackio_project: Trackio project, on this machine; "" is off.
     """
 
-    every: str = "50 steps"
+    every: str = value("50 steps", unit="duration")
     tensorboard: bool = True
     wandb_project: str = ""
     trackio_project: str = ""
@@ -85,7 +85,10 @@ class Config:
     """One run. Override any field on the command line: `--config.optim.lr=3e-4`.
 
     Attributes:
-        model, data, optim, objective: what is trained, on what, how, towards what.
+        model: the network that is trained.
+        data: what it is trained on.
+        optim: how its parameters change.
+        objective: what it learns.
         duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples"; "auto" fits it
             to the number of images.
         evals: evaluations by name; a metric is called "<name>/top1" and so on.
@@ -110,7 +113,7 @@ class Config:
     data: DataConfig = group(DataConfig)
     optim: OptimConfig = group(OptimConfig)
     objective: ObjectiveConfig = group(SupervisedConfig)
-    duration: str = "90 epochs"
+    duration: str = value("90 epochs", unit="duration")
     evals: dict[str, EvalConfig] = group(dict, free=True)
     mesh: MeshConfig = group(MeshConfig, free=True)
     accum_steps: int = value(1, least=1)

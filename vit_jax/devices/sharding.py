@@ -49,7 +49,13 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class MeshConfig:
-    """Sizes of the mesh axes; one may be -1: all remaining devices."""
+    """Sizes of the mesh axes; one may be -1: all remaining devices.
+
+    Attributes:
+        data: groups of devices that each have a part of the batch.
+        fsdp: devices over which parameters and moments are cut, and the batch once more.
+        tensor: devices over which heads and MLP units are divided.
+    """
 
     data: int = -1
     fsdp: int = 1

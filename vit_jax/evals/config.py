@@ -31,11 +31,11 @@ class EvalConfig:
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
 
     split: str = "val"
-    every: str = ""
-    batch_size: int = value(0, least=0, note="0 is the training batch size")
+    every: str = value("", unit="duration")
+    batch_size: int = value(0, least=0, note="0 is the training batch size", unit="examples")
     dataset: str = ""
     transform: data.TransformConfig = group(data.TransformConfig)
-    patch: int = value(0, least=0, note="0 is the model's")
+    patch: int = value(0, least=0, note="0 is the model's", unit="pixels")
 
     @property
     def metrics(self) -> tuple[str, ...]:
