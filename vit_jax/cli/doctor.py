@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit_jax.cli import check_machine
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING, Finding, standing
+from vit_jax.cli.checks import machine
+from vit_jax.cli.checks.machine import BROKEN, OK, WARNING, Finding, standing
 from vit_jax.cli.parsing import flags, options
 from vit_jax.cli.parsing.options import ConfigOptions, flag
 from vit_jax.errors import UserError
@@ -70,14 +70,14 @@ def doctor(given: Doctor, cfg: Any) -> int:
 
 
 def _checks(cfg: Any, workdir: Path) -> Iterator[tuple[str, Callable[[], Finding]]]:
-    yield "packages", check_machine.packages
-    yield "imports", check_machine.imports
+    yield "packages", machine.packages
+    yield "imports", machine.imports
     from vit_jax.process import startup
 
     startup.configure()
-    yield "devices", check_machine.devices
-    yield "step", check_machine.step
-    yield "disk", lambda: check_machine.disk(workdir)
+    yield "devices", machine.devices
+    yield "step", machine.step
+    yield "disk", lambda: machine.disk(workdir)
     if cfg is not None:
         yield "size", lambda: size(cfg, workdir)
         yield "dataset", lambda: dataset(cfg)
@@ -168,7 +168,7 @@ def dataset(cfg: "Config") -> Finding:
     account = account_of(source)
     if account and (account.lost or account.notes):
         told = [account.why_left_out()] if account.lost else []
-        fix = f"vit_jax prepare {cfg.data.name} --check lists all of it"
+        fix = f"vit_jax check-data {cfg.data.name} lists all of it"
         return Finding(WARNING, "; ".join([text, *told, *account.notes]), fix)
     return Finding(OK, text)
 
