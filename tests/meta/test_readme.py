@@ -204,7 +204,7 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
             flags["--profile"] = "2,2"
         flags |= {f"--config.model.{name}": size for name, size in SMALL.items()}
         flags["--config.data.num_workers"] = "0"  # these have tests of their own
-        if "finetune_folder" in flags["--config"]:  # which takes all else from the images
+        if "_folder" in flags["--config"]:  # which takes all else from the images
             flags["--config.data.name"] = str(photos)
         elif "fractals" in flags["--config"]:  # to draw 1,000 takes a quarter of a minute
             flags |= {"--config.data.name": "fractals/2", "--config.model.num_classes": "2"}

@@ -352,7 +352,7 @@ class Batches:
                 self._put(batch, row, example, varies, reads)
             except DataError as error:
                 if self.seed is None:
-                    advice = f"an evaluation replaces none: repair or remove it; {_all_such(self.source)}"
+                    advice = f"repair or remove it, {_all_such(self.source)}; none is replaced here"
                     raise DataError(f"{error} ({advice})") from error
                 self._replace(batch, row, example, positions[row : row + 1], error)
 
