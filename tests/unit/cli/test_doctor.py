@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.photos import write_folder
+from tests.photos import write_folder, write_images
 from vit_jax.__main__ import main as verb_main
+from vit_jax.api import get_config
 from vit_jax.cli import doctor
 from vit_jax.cli.checks import machine
 from vit_jax.cli.checks.machine import BROKEN, OK, WARNING
@@ -214,6 +215,24 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"{split}/sky/1.jpg: not a readable image"):
             doctor.dataset(cfg)
         broken.write_bytes(whole)
+
+
+def test_what_a_config_leaves_to_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes, batch and duration "auto"; images without labels, and no images at all."""
+    write_images(tmp_path, *(f"{i}.png" for i in range(70)))
+    seen = []
+    need = types.SimpleNamespace(device_total=2**30, checkpoint=2**20)
+    monkeypatch.setattr(
+        estimate, "estimate_memory", lambda cfg, *_: seen.append(cfg.data.batch_size) or need
+    )
+    cfg = get_config("unlabelled_folder:mae_small", {"data.name": f"folder:{tmp_path}"})
+    assert doctor.size(cfg, tmp_path).state == OK
+    state, text, _ = doctor.dataset(cfg)
+    assert state == OK
+    assert text.endswith("0 classes; train, val can be read")  # no knn
+    cfg = get_config("finetune_folder:small", {"data.name": f"folder:{tmp_path}/none"})
+    assert doctor.size(cfg, tmp_path).state == OK
+    assert seen == [8, 128]
 
 
 def test_the_classes_of_several_labels() -> None:
