@@ -19,6 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.inference import images
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.process import signals
+from vit_jax.process.launch import install
 
 _CLOSING = 5  # seconds for answers that are under way
 
@@ -27,7 +28,7 @@ _CLOSING = 5  # seconds for answers that are under way
 class Serve(ModelOptions):
     """Shows a page in the browser: drop an image, see its classes and where the model looked.
 
-    Needs starlette and uvicorn: pip install -e ".[serve]"
+    Needs starlette and uvicorn, which the extra [serve] brings: pip install 'vitjax[serve]'
 
       vit_jax serve --from=runs/vit_mu_digits
       vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
@@ -47,7 +48,7 @@ class Serve(ModelOptions):
 def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
     if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
-        raise UserError('the page needs starlette and uvicorn: pip install -e ".[serve]"')
+        raise UserError(f"the page needs starlette and uvicorn: {install('serve')}")
     from vit_jax.demo import app
 
     public = app.read_public_url(given.public_url)

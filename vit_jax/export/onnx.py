@@ -27,12 +27,13 @@ from vit_jax.export.stablehlo import portable
 from vit_jax.inference.forward import make_apply, output_name
 from vit_jax.inference.trained import Trained
 from vit_jax.models import DType
+from vit_jax.process.launch import install
 
 INPUT = "images"  # the output is called "logits" or, without a head, "features"
 OPSET = 21
 MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
 _INSTALL = (
-    "pip install -e '.[onnx]' && pip install --no-deps -r requirements-onnx.txt "
+    f"{install('onnx')} && pip install --no-deps -r requirements-onnx.txt "
     "(jax2onnx 0.17.1; its own requirements would bring an older Orbax)"
 )
 

@@ -34,9 +34,18 @@ def load(module: str) -> Callable[[Sequence[str]], int]:
         if name == _PACKAGE:
             raise
         _refuse(
-            f"{sys.executable} has no package {name!r}: `{sys.executable} -m pip install -e .` "
+            f"{sys.executable} has no package {name!r}: `{sys.executable} -m {install()}` "
             f"installs all that is needed{_instead()}"
         )
+
+
+def install(extra: str = "") -> str:
+    """Return the command that installs this package with an extra, here or, of a wheel, by name."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    what = f"[{extra}]" if extra else ""
+    if os.path.isfile(os.path.join(root, "pyproject.toml")):
+        return f"pip install -e '.{what}'" if extra else "pip install -e ."
+    return f"pip install 'vitjax{what}'" if extra else "pip install vitjax"
 
 
 def _instead() -> str:

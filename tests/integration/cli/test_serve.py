@@ -307,7 +307,7 @@ def test_a_second_page_names_the_port_and_ctrl_c_ends_the_first(
 
 
 ERRORS = {
-    "packages": ([], 'needs starlette and uvicorn: pip install -e ".[serve]"'),
+    "packages": ([], "needs starlette and uvicorn: pip install -e '.[serve]'"),
     "host": (["--host=203.0.113.1"], "--host=203.0.113.1 is no IPv4 address of this machine"),
     "proxy": (["--public_url=example.com"], "--public_url=example.com must be the proxy's scheme"),
     "no example": (["--examples=no.png"], "no.png: no such file"),

@@ -29,7 +29,7 @@ def test_without_its_compiler_the_extra_is_named(
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
     assert main([*DIGITS, f"--compile_for={hardware}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f'pip install -e ".[{extra}]"' in line
+    assert f"pip install -e '.[{extra}]'" in line
 
 
 @pytest.mark.parametrize(

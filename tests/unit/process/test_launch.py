@@ -41,3 +41,13 @@ def test_an_old_python_is_refused(
     with pytest.raises(SystemExit):
         launch.begin()
     assert "is Python 3.10.4, and this needs Python 3.11 or newer" in capsys.readouterr().err
+
+
+def test_an_extra_is_installed_where_the_package_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch.install("serve") == "pip install -e '.[serve]'"  # a checkout
+    assert launch.install() == "pip install -e ."
+    monkeypatch.setattr(launch, "__file__", str(tmp_path / "vit_jax" / "process" / "launch.py"))
+    assert launch.install("serve") == "pip install 'vitjax[serve]'"  # a wheel
+    assert launch.install() == "pip install vitjax"
