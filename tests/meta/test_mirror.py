@@ -15,8 +15,9 @@ ELSEWHERE = {
     # Verbs: what they call is tested beside it, what they print where it is called.
     "__main__.py": "tests/unit/cli/test_as_module.py",
     "cli/cache_teacher.py": "tests/integration/train/test_logit_cache.py",
+    "cli/check_data.py": "tests/unit/data/test_inspection.py",
     "cli/convert.py": "tests/integration/weights/test_convert.py",
-    "cli/check_machine.py": "tests/unit/cli/test_doctor.py",
+    "cli/checks/machine.py": "tests/unit/cli/test_doctor.py",
     "cli/export.py": "tests/integration/export/test_model.py",
     "cli/parsing/model_options.py": "tests/integration/inference/test_trained.py",
     "cli/models.py": "tests/unit/cli/test_as_module.py",

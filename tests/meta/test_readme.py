@@ -190,6 +190,9 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     if "prepare" in words:
         out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
         return [f"folder:{photos}" if ":" in word and "=" not in word else word for word in out]
+    if "check-data" in words:
+        out = [re.sub("^(--csv|--sheet)=", rf"\1={tmp_path}/", word) for word in words]
+        return [f"folder:{photos}" if word == "photos/birds" else word for word in out]
     if "visualize" in words:  # its flags take several words
         return [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
     flags = dict(word.partition("=")[::2] for word in words if word.startswith("--"))

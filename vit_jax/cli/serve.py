@@ -27,7 +27,7 @@ _CLOSING = 5  # seconds for answers that are under way
 class Serve(ModelOptions):
     """Shows a page in the browser: drop an image, see its classes and where the model looked.
 
-    Needs starlette and uvicorn: pip install -e ".[serve]"
+    Needs starlette and uvicorn, which the extra [serve] brings: pip install 'vitjax[serve]'
 
       vit_jax serve --from=runs/vit_mu_digits
       vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000

@@ -165,9 +165,14 @@ def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
     """Return the config as `fitted` does, unchecked: for numbers that may not be the data's.
 
     The head has the dataset's classes. A batch is an eighth of the images, of 8 to 128, and a power
-    of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them.
+    of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them. Probes
+    that ask for it are left out where there are no labels to fit them to.
     """
-    model, reading, duration = cfg.model, cfg.data, cfg.duration
+    model, reading, duration, found = cfg.model, cfg.data, cfg.duration, cfg.evals
+    if num_classes < 2:
+        found = {
+            name: each for name, each in found.items() if not getattr(each, "where_labelled", False)
+        }
     if cfg.objective.uses_labels and not model.num_classes:
         model = dataclasses.replace(model, num_classes=num_classes)
     if not reading.batch_size:
@@ -177,7 +182,8 @@ def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
         steps = min(max(30 * num_examples // reading.batch_size, 1_000), 20_000)
         duration = f"{steps} steps"
     same = model is cfg.model and reading is cfg.data and duration == cfg.duration
-    changed = {"model": model, "data": reading, "duration": duration}
+    same = same and len(found) == len(cfg.evals)
+    changed = {"model": model, "data": reading, "duration": duration, "evals": found}
     return cfg if same else dataclasses.replace(cfg, **changed)
 
 

@@ -117,11 +117,14 @@ class ProbeEval(EvalConfig):
 
     Attributes:
         train_split: of the same dataset; a slice of it, "train[:10%]", takes less time.
+        where_labelled: leave the evaluation out where the run's images have no labels, or all the
+            same one; without it they are refused.
     """
 
     predictor: ClassVar[str] = "features"
 
     train_split: str = "train"
+    where_labelled: bool = False
 
     @property
     def splits(self) -> Mapping[str, str]:

@@ -201,7 +201,7 @@ def open_train(cfg: Config) -> data.Source:
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
     if cfg.objective.uses_labels:
         how = "put them in folders of classes" if not source.num_classes else "label them"
-        without = "or train without, as --config=mae_imagenet does"
+        without = "or train without, as --config=unlabelled_folder does"
         check_labels(source, f"{how}, {without}", allowed=cfg.data.max_broken)
     config_lib.check_classes(cfg, source.num_classes)
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:

@@ -13,6 +13,7 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
+from vit_jax.models.initial import drawn
 from vit_jax.process import waiting
 from vit_jax.weights import grids
 from vit_jax.weights import resize as resize_lib
@@ -229,13 +230,12 @@ def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> 
     """Return the model's own initial values of the named variables, computing no others."""
     if not names:
         return {}
+    cfg = models.looped(cfg)
     module = models.create(cfg)
 
-    @jax.jit  # which prunes what is not returned
     def values(key: jax.Array) -> dict[str, jax.Array]:
         params, state = models.init(module, cfg, key)
         leaves = trees.named_leaves({"params": params, **state})
         return {name: leaf for name, leaf in leaves if name in names}
 
-    drawn = values(jax.random.key(0) if key is None else key)
-    return {name: np.asarray(value) for name, value in drawn.items()}
+    return dict(drawn(values, jax.random.key(0) if key is None else key))

@@ -52,3 +52,13 @@ def test_an_old_python_is_refused(
     with pytest.raises(SystemExit):
         launch.begin()
     assert "is Python 3.10.4, and this needs Python 3.11 or newer" in capsys.readouterr().err
+
+
+def test_an_extra_is_installed_where_the_package_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = f"{sys.executable} -m pip install"
+    assert errors.install("serve") == f"{pip} -e '{ROOT}[serve]'"  # a checkout
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "vit_jax" / "errors.py"))
+    assert errors.install("serve") == f"{pip} 'vitjax[serve]'"  # a wheel
+    assert errors.install() == f"{pip} 'vitjax'"
