@@ -477,7 +477,7 @@ def test_names_and_paths_exist(subtests: pytest.Subtests) -> None:
                 pkgutil.resolve_name(name)
             groups = "model|init|data|optim|objective|mesh|checkpoint|log"
             # There `model` is a Model, or timm's.
-            python = page in ("docs/python.md", "docs/from_timm.md")
+            python = page in ("docs/python.md", "docs/from_timm.md", "docs/nnx.md")
             for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
                 if not (python and path.startswith("model.")):
                     check_path(_config_of([]), path)
