@@ -190,7 +190,7 @@ def test_a_dry_run_of_a_push_says_what_would_be_uploaded(
     words = [f"--from={run}", f"--to={tmp_path}/out", "--format=timm", "--push=me/x", "--dry_run"]
     status, told = call(capsys, *words)
     assert status == 0
-    assert "would upload 3 files, 25 bytes to me/x, private" in told
+    assert "would upload 3 files, 26 bytes to me/x, private" in told
     assert contents(tmp_path / "out") == FILES
 
 
