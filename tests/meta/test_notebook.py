@@ -22,6 +22,7 @@ FINETUNE, UNLABELLED, SCALING = PATHS = [
     EXAMPLES / f"{name}.ipynb"
     for name in ("finetune_and_explain", "learn_without_labels", "scaling_law")
 ]
+STARTS = ("from_scratch", "after_MAE")
 PICTURES = {
     FINETUNE: ("curve", "show", "confusion", "look", "heads", "mistakes"),
     UNLABELLED: ("watch", "reconstruct", "alike", "compare"),
@@ -77,11 +78,17 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, path: Path) -> None:
     assert "1 passed" in out.stdout
     assert not list(tmp_path.rglob("kernel.json"))
     ran = {run.parent.name for run in tmp_path.glob("*/*/config.json")}
-    assert ran == {
-        FINETUNE: {"pretrain", "finetune"},
-        UNLABELLED: {"mae", "from_scratch_0", "after_MAE_0"},
-        SCALING: {"width=8_4_steps"},
-    }[path]
+    assert (
+        ran
+        == {
+            FINETUNE: {"pretrain", "finetune"},
+            UNLABELLED: {
+                "mae",
+                *(f"{how}_{start}_0" for how in ("plain", "augmented") for start in STARTS),
+            },
+            SCALING: {"width=8_4_steps"},
+        }[path]
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -102,11 +109,12 @@ def test_their_runs_were_not_cut() -> None:
     (right,) = re.findall(r"^([\d.]+)% of 180 test images are right", printed(FINETUNE, "predict"))
     assert float(right) > 80
     top1 = re.findall(
-        r"^seed (\d), (from scratch|after MAE): ([\d.]+)%", printed(UNLABELLED, "train"), re.M
+        r"^(\w+, [\w ]+), seed \d: ([\d.]+)% of 360", printed(UNLABELLED, "train"), re.M
     )
-    seeds = {start: [float(x) for _, s, x in top1 if s == start] for _, start, _ in top1}
-    assert [len(each) for each in seeds.values()] == [3, 3]
-    assert min(seeds["after MAE"]) > max(seeds["from scratch"])  # as its text says
+    seeds = {name: [float(x) for n, x in top1 if n == name] for name, _ in top1}
+    assert [len(each) for each in seeds.values()] == [2, 2, 1, 1]
+    assert min(seeds["plain, after MAE"]) > max(seeds["plain, from scratch"])  # as its text says
+    assert min(x for name, each in seeds.items() if "augmented" in name for x in each) > 80
     losses = re.findall(r"loss ([\d.]+)$", printed(SCALING, "train"), re.M)
     assert len(losses) == 12
     assert "held out:\n" in printed(SCALING, "fit")
@@ -132,7 +140,8 @@ def test_it_installs_the_package_where_it_is_missing(path: Path) -> None:
     (install,) = [text for text in found if "%pip install" in text]
     assert 'find_spec("vit_jax") is None' in install
     assert '"vitjax[train]"' in install
-    assert not [text for text in found if re.search(r"\bgit clone|^from configs|\bdocs/", text, re.M)]
+    of_clone = re.compile(r"git clone|^from configs|\bdocs/", re.MULTILINE)
+    assert not [text for text in found if of_clone.search(text)]
 
 
 def test_the_run_on_colab_can_be() -> None:
@@ -156,7 +165,9 @@ def test_the_weights_come_from_where_the_config_says() -> None:
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_links_lead_somewhere(path: Path) -> None:
     links = [
-        m for cell in cells(path) for m in re.findall(r"\]\((\.\./[^)]+)\)", "".join(cell["source"]))
+        m
+        for cell in cells(path)
+        for m in re.findall(r"\]\((\.\./[^)]+)\)", "".join(cell["source"]))
     ]
     assert links
     for link in links:
