@@ -169,13 +169,17 @@ def dataset(cfg: "Config") -> Finding:
         source = build.open_train(cfg)
         cfg = config_lib.fitted(cfg, len(source), source.num_classes)
         rules = data.reading(cfg.data)
-        read = {"fields": ("label",) if cfg.objective.uses_labels else ()}
+        fields = ("label",) if cfg.objective.uses_labels else ()
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
         views = data.one_view(settings.transform, (height, width), channels, rules)
-        labels = [_labels(data.train_batches(source, settings, views=views, seed=cfg.seed, **read))]
+        labels = [
+            _labels(data.train_batches(source, settings, views=views, seed=cfg.seed, fields=fields))
+        ]
         for name, splits in build.open_evals(cfg, source).items():
             views = data.one_view(cfg.evals[name].transform, (height, width), channels, rules)
-            labels.append(_labels(data.eval_batches(splits[""], views, batch_size=_BATCH, **read)))
+            labels.append(
+                _labels(data.eval_batches(splits[""], views, batch_size=_BATCH, fields=fields))
+            )
     text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
     classes = np.concatenate(labels)
     wrong = classes[(classes < 0) | (classes >= source.num_classes)]
