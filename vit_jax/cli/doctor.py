@@ -172,12 +172,14 @@ def dataset(cfg: "Config") -> Finding:
         fields = ("label",) if cfg.objective.uses_labels else ()
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
         views = data.one_view(settings.transform, (height, width), channels, rules)
-        first = data.train_batches(source, settings, views=views, seed=cfg.seed, fields=fields)
-        labels = [_labels(first)]
+        labels = [
+            _labels(data.train_batches(source, settings, views=views, seed=cfg.seed, fields=fields))
+        ]
         for name, splits in build.open_evals(cfg, source).items():
             views = data.one_view(cfg.evals[name].transform, (height, width), channels, rules)
-            batches = data.eval_batches(splits[""], views, batch_size=_BATCH, fields=fields)
-            labels.append(_labels(batches))
+            labels.append(
+                _labels(data.eval_batches(splits[""], views, batch_size=_BATCH, fields=fields))
+            )
     text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
     classes = np.concatenate(labels)
     wrong = classes[(classes < 0) | (classes >= source.num_classes)]
