@@ -12,6 +12,7 @@ from tests.unit.sweeps import files, synthetic
 from vit_jax.cli.sweep import main
 from vit_jax.sweeps import results
 from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.queue import claim
 from vit_jax.sweeps.results import State
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
@@ -118,3 +119,22 @@ def test_workers_train_each_point_once(tmp_path: Path, monkeypatch: pytest.Monke
         list(pool.map(lambda worker: worker.run_grid(made), workers))
     once = [point.run for point in made[1:]]
     assert sorted(trained) == sorted([*once, made[1].run])
+
+
+def test_what_another_worker_took_first_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = synthetic.points()[:3]
+    trained: list[str] = []
+
+    def train(point: Point, place: Path, **_: object) -> State:
+        trained.append(point.run)
+        synthetic.finish(place, point, 0.5)
+        return State.FINISHED
+
+    monkeypatch.setattr("vit_jax.sweeps.worker.train", train)
+    monkeypatch.setattr(Worker, "is_free", lambda *_: True)  # as it was a moment before
+    synthetic.finish(tmp_path, made[0], 0.5)
+    with claim(tmp_path, made[1].run):
+        Worker(tmp_path, Stopping(), 0.0, {}, lambda _: None).run_grid(made)
+    assert trained == [made[2].run]
