@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of a sweep: an Optuna study in a journal file, shared by any number of workers.
+"""What the workers of a sweep share: its points, a search's trials, and a machine's devices.
 
-The manifest and the runs' directories are the truth; the journal hands out what is to do, and
-remembers the results for Optuna's samplers. A worker that dies leaves its trial RUNNING. A run that
-finished is COMPLETE, one that was stopped or failed by itself PRUNED, which samplers take for a bad
-one; FAIL is a trial that counts for nothing.
-
-Workers share the points, each trained by the one that claims it, and a machine's devices.
+The manifest and the runs' directories are the truth; a point is trained by the worker that claims
+it. A search is an Optuna study in a journal besides, which remembers the results for its samplers.
+A worker that dies leaves its trial RUNNING. A run that finished is COMPLETE, one that was stopped
+or failed by itself PRUNED, which samplers take for a bad one; FAIL is a trial that counts for
+nothing.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,11 @@ _GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
 
 def optuna() -> Any:
-    """Import Optuna, of which a training run has no need; raises UserError: it is not installed."""
+    """Import Optuna, which a search alone needs; raises UserError: it is not installed."""
     try:
         import optuna
     except ImportError:
-        what = f"workers need optuna: {install('sweep')}"
-        without = "sweep plan, status, report and run --index do without"
-        raise UserError(f"{what}; {without}") from None
+        raise UserError(f"a search needs optuna: {install('sweep')}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
@@ -69,24 +66,6 @@ def open_study(
         why = f"{type(error).__name__}: {error}"
         what = f"{url or place / JOURNAL}: the sweep's queue cannot be read ({why})"
         raise UserError(f"{what}; delete it, and runs go on as their directories tell") from None
-
-
-def fill(study: Any, runs: Iterable[str]) -> None:
-    """Put runs at the end of the queue, but for those that wait there already."""
-    waiting = {trial.user_attrs.get(_RUN) for trial in _trials(study, "WAITING")}
-    for run in runs:
-        if run not in waiting:
-            study.enqueue_trial({}, user_attrs={_RUN: run})
-
-
-def take(study: Any) -> tuple[Any, str] | None:
-    """Take the next run off the queue, with its trial; None when it is empty."""
-    while _trials(study, "WAITING"):
-        trial = study.ask()
-        if isinstance(trial.user_attrs.get(_RUN), str):
-            return trial, trial.user_attrs[_RUN]
-        drop(study, trial)  # another worker was quicker: a new trial, of nothing
-    return None
 
 
 def begin_sampling(study: Any, worker: int) -> None:

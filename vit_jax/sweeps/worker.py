@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of a sweep: takes a point off the queue, trains it, takes the next."""
+"""One worker of a sweep: claims a point, trains it, claims the next."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +31,20 @@ class Worker:
     environment: Mapping[str, str]
     log: Callable[[str], None]
 
-    def run_grid(self, points: Mapping[str, Point]) -> None:
+    def run_grid(self, points: Iterable[Point]) -> None:
         """Train the points that are neither finished nor in training, until none is left."""
-        study = queue.open_study(self.place)
-        while not self.stopping.requested:
-            taken = queue.take(study)
-            if taken is None:
-                left = [run for run, point in points.items() if self.is_free(point)]
-                if not left:
+        trained = True
+        while trained:
+            trained = False
+            for point in points:
+                if self.stopping.requested:
                     return
-                queue.fill(study, left)
-                continue
-            trial, run = taken
-            point = points.get(run)  # None: the sweep file has it no more
-            with claim(self.place, run) as descriptor:
-                if point is None or descriptor is None or self._is_done(point):
-                    queue.drop(study, trial)
-                elif self.train(point, descriptor) is State.INTERRUPTED:
-                    queue.drop(study, trial)  # its place in the queue is found by its directory
-                else:
-                    queue.end(study, trial, results.read_one(self.place, point).value)
+                if not self.is_free(point):
+                    continue
+                with claim(self.place, point.run) as descriptor:
+                    if descriptor is not None and not self._is_done(point):
+                        self.train(point, descriptor)
+                        trained = True
 
     def run_search(
         self, study: Any, most: int, propose: Callable[[Any], Point], *, prunes: bool

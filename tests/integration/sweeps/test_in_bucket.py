@@ -52,12 +52,11 @@ def test_the_queue_and_the_claims_of_a_bucket(
         return place
 
     for host in ("one", "two"):
-        queue.fill(queue.open_study(on(host)), [host, "both"])
+        queue.assign(queue.ask(queue.open_study(on(host)), 2), host)
     one = on("one")
-    taken = []
-    while found := queue.take(queue.open_study(one)):
-        taken.append(found[1])
-    assert sorted(taken) == ["both", "one", "two"]
+    trials = queue.open_study(one).get_trials()
+    assert sorted(trial.user_attrs["run"] for trial in trials) == ["one", "two"]
+    assert queue.ask(queue.open_study(one), 2) is None
     with in_bucket.claim(one, one / "runs" / "both") as free:
         assert free
         two = on("two")

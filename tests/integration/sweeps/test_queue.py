@@ -13,7 +13,7 @@ def test_a_worker_killed_while_it_writes_does_not_lock_the_queue_for_ever(tmp_pa
     code = (
         "import sys; from pathlib import Path; from vit_jax.sweeps import queue\n"
         "study = queue.open_study(Path(sys.argv[1]))\nprint('go', flush=True)\n"
-        "for i in range(10**6): queue.fill(study, [str(i)])"
+        "for i in range(10**6): queue.assign(study.ask(), str(i))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
@@ -26,5 +26,5 @@ def test_a_worker_killed_while_it_writes_does_not_lock_the_queue_for_ever(tmp_pa
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     study = queue.open_study(tmp_path)
-    queue.fill(study, ["mine"])
+    queue.assign(study.ask(), "mine")
     assert "mine" in {trial.user_attrs.get("run") for trial in study.get_trials()}

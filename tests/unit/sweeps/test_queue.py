@@ -12,22 +12,15 @@ def states(study: object) -> list[str]:
     return [trial.state.name for trial in study.get_trials()]
 
 
-def test_a_queue_hands_each_run_out_once_whoever_asks(tmp_path: Path) -> None:
+def test_the_first_end_of_a_trial_holds(tmp_path: Path) -> None:
     one, two = queue.open_study(tmp_path), queue.open_study(tmp_path)
-    queue.fill(one, ["a", "b", "c"])
-    queue.fill(two, ["c", "d"])
-    taken = [queue.take(study) for study in (one, two, one, two)]
-    assert sorted(run for _, run in taken) == ["a", "b", "c", "d"]
-    assert queue.take(one) is None
-    assert queue.take(two) is None
+    taken = [queue.ask(study, 4) for study in (one, two, one, two)]
     assert states(one) == ["RUNNING"] * 4
-    queue.end(one, taken[0][0], 0.5)
-    queue.end(two, taken[1][0], None)
-    queue.drop(one, taken[2][0])
-    queue.drop(two, taken[2][0])  # whoever ended it first is right
+    queue.end(one, taken[0], 0.5)
+    queue.end(two, taken[1], None)
+    queue.drop(one, taken[2])
+    queue.end(two, taken[2], 0.5)  # whoever ended it first is right
     assert states(two) == ["COMPLETE", "PRUNED", "FAIL", "RUNNING"]
-    queue.fill(two, ["c"])
-    assert queue.take(one)[1] == "c"
 
 
 def test_a_search_makes_no_more_trials_than_asked_for(tmp_path: Path) -> None:

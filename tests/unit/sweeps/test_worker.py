@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real sweeps of real runs, and real signals to their processes."""
 
+import concurrent.futures
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.unit.sweeps import files
+from tests.unit.sweeps import files, synthetic
 from vit_jax.cli.sweep import main
+from vit_jax.sweeps import results
+from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.queue import claim
+from vit_jax.sweeps.results import State
+from vit_jax.sweeps.trial import Stopping
+from vit_jax.sweeps.worker import Worker
 
 MISTAKES = {
     "no_such.py": (None, [], "unknown sweep file"),
@@ -81,3 +89,52 @@ def test_a_mistake_of_run_is_one_line(
     flags = [flag.replace("OUT", str(tmp_path / "out")) for flag in flags]
     assert main(["vit_jax sweep", "run", str(file), *flags]) == 2
     assert re.fullmatch(rf"error: .*{told}.*\n", capsys.readouterr().err)
+
+
+def test_workers_train_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that fails, which is not tried again, and one that is interrupted, which is."""
+    made = synthetic.points()[:5]
+    synthetic.finish(tmp_path, made[0], 0.5)
+    trained: list[str] = []
+    held = dict.fromkeys((point.run for point in made), 0)
+
+    def train(point: Point, place: Path, **_: object) -> State:
+        held[point.run] += 1
+        assert held[point.run] == 1, "two workers train one point"
+        trained.append(point.run)
+        time.sleep(0.05)
+        held[point.run] -= 1
+        if point is made[1] and trained.count(point.run) == 1:
+            return State.INTERRUPTED
+        if point is made[2]:
+            point.workdir(place).mkdir(parents=True)
+            results.mark_ended(point.workdir(place), State.FAILED, "why")
+            return State.FAILED
+        synthetic.finish(place, point, 0.5)
+        return State.FINISHED
+
+    monkeypatch.setattr("vit_jax.sweeps.worker.train", train)
+    workers = [Worker(tmp_path, Stopping(), 0.0, {}, lambda _: None) for _ in range(3)]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda worker: worker.run_grid(made), workers))
+    once = [point.run for point in made[1:]]
+    assert sorted(trained) == sorted([*once, made[1].run])
+
+
+def test_what_another_worker_took_first_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = synthetic.points()[:3]
+    trained: list[str] = []
+
+    def train(point: Point, place: Path, **_: object) -> State:
+        trained.append(point.run)
+        synthetic.finish(place, point, 0.5)
+        return State.FINISHED
+
+    monkeypatch.setattr("vit_jax.sweeps.worker.train", train)
+    monkeypatch.setattr(Worker, "is_free", lambda *_: True)  # as it was a moment before
+    synthetic.finish(tmp_path, made[0], 0.5)
+    with claim(tmp_path, made[1].run):
+        Worker(tmp_path, Stopping(), 0.0, {}, lambda _: None).run_grid(made)
+    assert trained == [made[2].run]

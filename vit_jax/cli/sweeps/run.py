@@ -74,8 +74,7 @@ def run(given: RunSweep, extra: Overrides) -> int:
             points = [_train_one(workers[0], points, given.index)]
         elif search is None:
             _print(sweep_status.summary(results.read(place, points)))
-            by_run = {each.run: each for each in points}
-            _each(workers, lambda worker, _: worker.run_grid(by_run))
+            _each(workers, lambda worker, _: worker.run_grid(points))
     return _conclude(place, points, stopped=stopping.requested)
 
 

@@ -144,33 +144,6 @@ class CachedSource(_Derived):
         return CachedSource, (self._source,)
 
 
-class ClassSubset(_Derived):
-    """Some of the classes of another source, renumbered, with their examples in the same order."""
-
-    def __init__(
-        self,
-        source: Source,
-        classes: tuple[int, ...],
-        chosen: Int32[np.ndarray, " M"],
-        labels: Int32[np.ndarray, " M"],
-    ) -> None:
-        """Take the ids of the classes and, of each example kept, its index and its new label."""
-        super().__init__(source)
-        self._chosen, self.labels = chosen, labels
-        self.class_names = tuple(source.class_names[k] for k in classes)
-        self.name = f"{source.name}, {len(classes)} of {source.num_classes} classes"
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def read(self, index: int) -> Example:
-        found = self._source.read(int(self._chosen[index]))
-        return {**found, "label": int(self.labels[index])}
-
-    def example_id(self, index: int) -> str:
-        return self._source.example_id(int(self._chosen[index]))
-
-
 class Sample(_Derived):
     """Some examples of another source, by their indices there."""
 
@@ -187,6 +160,26 @@ class Sample(_Derived):
 
     def example_id(self, index: int) -> str:
         return self._source.example_id(int(self._chosen[index]))
+
+
+class ClassSubset(Sample):
+    """Some of the classes of another source, renumbered, with their examples in the same order."""
+
+    def __init__(
+        self,
+        source: Source,
+        classes: tuple[int, ...],
+        chosen: Int32[np.ndarray, " M"],
+        labels: Int32[np.ndarray, " M"],
+    ) -> None:
+        """Take the ids of the classes and, of each example kept, its index and its new label."""
+        super().__init__(source, chosen)
+        self.labels = labels
+        self.class_names = tuple(source.class_names[k] for k in classes)
+        self.name = f"{source.name}, {len(classes)} of {source.num_classes} classes"
+
+    def read(self, index: int) -> Example:
+        return {**super().read(index), "label": int(self.labels[index])}
 
 
 def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:

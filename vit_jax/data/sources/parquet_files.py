@@ -376,8 +376,7 @@ def open_parquet(name: str, split: str) -> ParquetSource:
 
     Raises UserError: no such file, split or column; a file that is cut or damaged.
     """
-    where, files, chosen = shards.find(name, "parquet")
-    found = shards.complete(files, where, exact=not shards.is_pattern(name))
+    where, found, chosen = shards.find(name, "parquet")
     return open_shards(where, found.files, split, chosen, notes=found.notes)
 
 

@@ -102,10 +102,18 @@ def _unsigned(path: str) -> str:
     return path.partition("?")[0] if path.startswith("http") and remote.is_remote(path) else path
 
 
-def find(name: str, kind: str) -> tuple[str, list[remote.FileInfo], dict[str, str]]:
+class Shards(NamedTuple):
+    """The files to be read, and what is to be said of those that are not."""
+
+    files: list[remote.FileInfo]
+    notes: tuple[str, ...]
+
+
+def find(name: str, kind: str) -> tuple[str, Shards, dict[str, str]]:
     """Return what messages call "PATTERN?label=...", the files of the pattern, and the options.
 
-    Raises UserError: no file is there, or one that the pattern names is not; an option of others.
+    Raises UserError: no file is there, or one that the pattern names is not; an option of others;
+    or what `complete` raises.
     """
     pattern, chosen = options(name)
     if "config" in chosen:
@@ -120,12 +128,9 @@ def find(name: str, kind: str) -> tuple[str, list[remote.FileInfo], dict[str, st
     if not files:
         example = f"{kind}:DIR/train-*.{kind} or {kind}:gs://BUCKET/train-{{0000..1023}}.{kind}"
         raise UserError(f"{kind}:{shown(pattern)} matches no file; write it as {example}")
-    return where_of(pattern), files, chosen
-
-
-def is_pattern(name: str) -> bool:
-    """Return whether a pattern may match files that it does not name."""
-    return bool(re.search(r"[*?[]", options(name)[0])) and not os.path.isfile(options(name)[0])
+    where = where_of(pattern)
+    exact = os.path.isfile(pattern) or not re.search(r"[*?[]", pattern)
+    return where, complete(files, where, exact=exact), chosen
 
 
 def splits_of(files: Sequence[remote.FileInfo]) -> list[str]:
@@ -296,13 +301,6 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
                 raise
             raise DataError(f"{shown(file)}: {error}") from None
     return ()
-
-
-class Shards(NamedTuple):
-    """The files to be read, and what is to be said of those that are not."""
-
-    files: list[remote.FileInfo]
-    notes: tuple[str, ...]
 
 
 def complete(files: Sequence[remote.FileInfo], where: str, *, exact: bool) -> Shards:

@@ -142,8 +142,7 @@ def open_tar(name: str, split: str) -> TarSource:
 
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """
-    where, files, chosen = shards.find(name, "tar")
-    found = shards.complete(files, where, exact=not shards.is_pattern(name))
+    where, found, chosen = shards.find(name, "tar")
     return open_shards(where, found.files, split, chosen, notes=found.notes)
 
 

@@ -8,7 +8,7 @@ files of EVA-02, DINOv2, DINOv3, RoPE-ViT, Perception Encoder and CLIP.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -41,18 +41,12 @@ class _Views(dict[str, View]):
         shape = (sum(view[0][0] for view in views), *views[0][0][1:])
         self[key] = (shape, lambda: np.concatenate([read() for _, read in views]))
 
-    def cut(self, key: str, parts: Mapping[str, tuple[Shape, Take]]) -> None:
-        """Replace a tensor by parts of it, each of a shape and a function of the whole."""
-        _, read = self.pop(key)
-        for part, (shape, take) in parts.items():
-            self[part] = (shape, lambda take=take: take(read()))
-
-    def halved(self, key: str, parts: Sequence[str], at: int) -> None:
-        """Cut a tensor in two along the first axis."""
-        length, *rest = self[key][0]
-        sizes = (at, *rest), (length - at, *rest)
-        takes = (lambda x: x[:at]), (lambda x: x[at:])
-        self.cut(key, dict(zip(parts, zip(sizes, takes, strict=True), strict=True)))
+    def cut(self, key: str, parts: Mapping[str, Take]) -> None:
+        """Replace a tensor by parts of it, each a function of the whole."""
+        shape, read = self.pop(key)
+        like = np.broadcast_to(np.float32(0), shape)  # of no memory
+        for part, take in parts.items():
+            self[part] = (take(like).shape, lambda take=take: take(read()))
 
 
 def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
@@ -121,7 +115,7 @@ def _drop_key_bias(views: _Views, key: str) -> None:
             raise UserError(f"{views.name}: {key} has a bias of the keys; set model.key_bias=True")
         return np.concatenate([q, v])
 
-    views.cut(key, {key: ((views[key][0][0] // 3 * 2,), without_keys)})
+    views.cut(key, {key: without_keys})
 
 
 def _gates(views: _Views, expected: Mapping[str, Shape]) -> None:
@@ -129,8 +123,8 @@ def _gates(views: _Views, expected: Mapping[str, Shape]) -> None:
     for key in expected:
         whole = key.replace(".fc1_g.", ".fc1.")
         if whole != key and key not in views and whole in views and views[whole][0]:
-            parts = key, key.replace(".fc1_g.", ".fc1_x.")
-            views.halved(whole, parts, views[whole][0][0] // 2)
+            at, values = views[whole][0][0] // 2, key.replace(".fc1_g.", ".fc1_x.")
+            views.cut(whole, {key: lambda x, at=at: x[:at], values: lambda x, at=at: x[at:]})
 
 
 def _frequencies(views: _Views, expected: Mapping[str, Shape]) -> None:
@@ -142,7 +136,7 @@ def _frequencies(views: _Views, expected: Mapping[str, Shape]) -> None:
     shape, each = views[whole][0], expected[keys[0]]
     same = math.prod(shape) == math.prod(each) * len(keys)
     if len(shape) > 2 and shape[:2] == (2, len(keys)) and same:
-        takes = [(each, lambda x, i=i: x[:, i].reshape(each)) for i in range(len(keys))]
+        takes = [lambda x, i=i: x[:, i].reshape(each) for i in range(len(keys))]
         views.cut(whole, dict(zip(keys, takes, strict=True)))
 
 
@@ -151,14 +145,15 @@ def _tower(views: _Views, expected: Mapping[str, Shape]) -> None:
     for key, rank in (("cls_token", 1), ("pos_embed", 2)):
         if key in views and key in expected and len(views[key][0]) == rank:
             shape = (*[1] * (3 - rank), *views[key][0])
-            views.cut(key, {key: (shape, lambda x, shape=shape: x.reshape(shape))})
+            views.cut(key, {key: lambda x, shape=shape: x.reshape(shape)})
     for kind in ("weight", "bias"):
         key, q, kv = (f"attn_pool.{layer}.{kind}" for layer in ("qkv", "q", "kv"))
         if key in views and q in expected and views[key][0]:
-            views.halved(key, (q, kv), views[key][0][0] // 3)
+            at = views[key][0][0] // 3
+            views.cut(key, {q: lambda x, at=at: x[:at], kv: lambda x, at=at: x[at:]})
     shape = views["proj"][0] if "proj" in views else ()
     if "head.weight" in expected and "head.weight" not in views and len(shape) == 2:
-        views.cut("proj", {"head.weight": (shape[::-1], np.transpose)})
+        views.cut("proj", {"head.weight": np.transpose})
         views["head.bias"] = (shape[1:], lambda: np.zeros(shape[1:], np.float32))
 
 

@@ -160,4 +160,4 @@ def test_a_shard_that_a_pattern_names_must_be_there(tmp_path: Path) -> None:
         (tmp_path / f"{i}.tar").touch()
     with pytest.raises(UserError, match=r"/\{0..2\}.tar names .*/1.tar, which is not there"):
         shards.find(f"{tmp_path}/{{0..2}}.tar", "tar")
-    assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")[1]) == 2
+    assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")[1].files) == 2
