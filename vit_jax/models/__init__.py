@@ -127,14 +127,7 @@ def from_json(tree: Mapping[str, Any]) -> Any:
     Raises UserError: an unknown family, field or choice.
     """
     cls = config_class(str(tree.get("family")))
-    kinds, values = fields.annotations(cls), {}
-    for name, value in tree.items():
-        if name == "family":
-            continue
-        if name not in kinds:
-            raise errors.unknown(f"field of {cls.__name__}", name, kinds)
-        values[name] = fields.conformed(kinds[name], f"model.{name}", value)
-    return cls(**values)
+    return with_fields(cls(), {name: value for name, value in tree.items() if name != "family"})
 
 
 def create(cfg: ModelConfig) -> nn.Module:
