@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
+.PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -40,6 +40,15 @@ else
 	$(QUICK) -n 2 --dist worksteal tests/unit
 endif
 
+# The site, in build/site, and as it is while one writes: http://127.0.0.1:8000/. Links, anchors and names
+# that lead nowhere are errors.
+MKDOCS := NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(RUN) -m mkdocs
+docs: $(VENV)/installed-docs
+	$(MKDOCS) build
+
+docs-serve: $(VENV)/installed-docs
+	$(MKDOCS) serve --no-strict
+
 # The repository's text: documents, notebook, lock files, layering.
 docs-check: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist worksteal tests/meta
@@ -52,7 +61,7 @@ parity: $(VENV)/installed-parity
 aot: $(VENV)/installed-aot
 	$(RUN) -m pytest -n 2 tests/aot
 
-lint: $(VENV)/installed-dev
+lint: $(VENV)/installed-docs
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(RUN)
@@ -95,8 +104,8 @@ self-supervised: $(VENV)/installed
 oldest: PYTHON = python3.11
 oldest:
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install -q -r requirements-oldest.txt
-	.venv-oldest/bin/python -m pip install -q --no-deps -r requirements-parity.txt -r requirements-onnx.txt -e .
+	.venv-oldest/bin/python -m pip install -q -r locks/oldest.txt
+	.venv-oldest/bin/python -m pip install -q --no-deps -r locks/parity.txt -r locks/onnx.txt -e .
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal -W default::DeprecationWarning
 
 newest: PYTHON = $(firstword $(foreach v,3.14 3.13 3.12,$(shell command -v python$(v))))
@@ -105,12 +114,13 @@ newest:
 
 # Refresh the lock files from pyproject.toml: the newest releases for each Python, and the oldest.
 COMPILE := $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml
-EXTRAS := $(addprefix --extra ,dev onnx hub serve sweep gcs http)
+EXTRAS := $(addprefix --extra ,train dev onnx hub serve sweep gcs http)
 lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
-	$(COMPILE) --universal -o requirements.txt
-	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o requirements-dev.txt
-	$(COMPILE) --resolution lowest-direct $(EXTRAS) --extra aot-tpu --extra aot-gpu -o requirements-oldest.txt
+	$(COMPILE) --universal --extra train -o requirements.txt
+	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o locks/dev.txt
+	$(COMPILE) --universal --extra docs -c locks/dev.txt -o locks/docs.txt
+	$(COMPILE) --resolution lowest-direct $(EXTRAS) --extra aot-tpu --extra aot-gpu -o locks/oldest.txt
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
@@ -123,17 +133,21 @@ $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
 	touch $@
 
-$(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed
-	$(RUN) -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+$(VENV)/installed-dev: locks/dev.txt $(VENV)/installed
+	$(RUN) -m pip install -q --disable-pip-version-check -r locks/dev.txt
 	touch $@
 
-$(VENV)/installed-parity: requirements-parity.txt requirements-onnx.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-parity.txt \
-		-r requirements-onnx.txt
+$(VENV)/installed-docs: locks/docs.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check -r locks/docs.txt
 	touch $@
 
-$(VENV)/installed-aot: requirements-aot.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-aot.txt
+$(VENV)/installed-parity: locks/parity.txt locks/onnx.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/parity.txt \
+		-r locks/onnx.txt
+	touch $@
+
+$(VENV)/installed-aot: locks/aot.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/aot.txt
 	touch $@
 
 clean:

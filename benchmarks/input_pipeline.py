@@ -6,7 +6,7 @@
 JPEG files beside tf.data, then the same as tar shards, Parquet files and ArrayRecord, on the disk
 and from an emulated bucket, beside WebDataset and tf.data. Peers run if they are installed, best in
 a virtual environment of its own:
-`pip install -r requirements-dev.txt tensorflow-cpu webdataset torch`.
+`pip install -r locks/dev.txt tensorflow-cpu webdataset torch`.
 """
 
 import argparse

@@ -36,7 +36,7 @@ from tests.meta.test_mirror import ELSEWHERE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-FOLDERS = ("train", "data", "checkpoints", "weights", "optim", "objectives")
+FOLDERS = ("train", "data", "checkpoints", "weights", "optim", "objectives", "workdir")
 SEED, EACH = 35, 35  # mutants of each folder
 LIMITS = {"unit": 300, "integration": 60}  # seconds, of one run
 PYTEST = "-x -q -p no:nbmake -p no:anyio -p no:cacheprovider --jaxtyping-packages="

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the tables of docs/benchmarks.md, README, docs/self_supervised.md and docs/reproduce.md.
+"""Write the tables of docs/benchmarks.md, docs/reproduce.md, docs/self_supervised.md and README.
 
 python -m benchmarks.tables
 """
@@ -115,7 +115,7 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
     """List the pages, the marks in them, and the tables between these."""
     unseen, published = digits_tables()
     return [
-        (README, DIGITS_MARKS, unseen),
+        (REPRODUCE, DIGITS_MARKS, unseen),
         (REPRODUCE, PUBLISHED_MARKS, published),
         (PAGE, MARKS, tables()),
         (PAGE, OWN_MARKS, own_images()),

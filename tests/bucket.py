@@ -156,6 +156,7 @@ class _Server:
             except _Fail as fail:
                 said = {"error": {"code": fail.status, "message": fail.why, "errors": []}}
                 status, headers, data = fail.status, {}, json.dumps(said).encode()
+                data = b"" if status == 304 else data  # which has no body
             if silent < self.faults["silent"]:
                 await asyncio.sleep(3600)
             length = headers.pop("Content-Length", str(len(data)))

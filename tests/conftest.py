@@ -84,7 +84,7 @@ def bucket() -> Iterator[Bucket]:
 
 
 def needs_s3fs() -> None:
-    """Skip a test where s3fs, of requirements-parity.txt, is not there or not for this aiohttp."""
+    """Skip a test where s3fs, of locks/parity.txt, is not there or not for this aiohttp."""
     pytest.importorskip("s3fs", exc_type=ImportError)
 
 

@@ -8,6 +8,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from vit_jax.version import __version__
@@ -204,7 +205,7 @@ _MOVED = {
 
 
 class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports a module by its old path as the very module of the new one, when it is asked for."""
+    """Imports a module by its old path as the very module of the new one, and warns of that."""
 
     def find_spec(self, fullname, path=None, target=None):  # noqa: ANN001, ANN202
         new = _new_path(fullname)
@@ -214,7 +215,11 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module):  # noqa: ANN001, ANN202
-        sys.modules[module.__name__] = importlib.import_module(_new_path(module.__name__))
+        old = module.__name__
+        new = _new_path(old)
+        said = f"{old} is {new} now; the old name goes in version 0.4"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(new)
 
 
 def _new_path(name: str) -> str:

@@ -13,7 +13,7 @@ except KeyboardInterrupt:
 
 from collections.abc import Sequence
 
-from vit_jax import errors
+from vit_jax import errors, version
 from vit_jax.errors import UserError
 from vit_jax.process import escapes
 
@@ -34,6 +34,7 @@ VERBS = {
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
+    "check-data": "every image of a dataset that is broken, blank, doubled or contradictory",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 
@@ -45,15 +46,19 @@ def main(argv: Sequence[str]) -> int:
 
         lines = "\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items())
         return flags.run(lambda: print(f"usage: vit_jax VERB [--help] ...\n\n{lines}"), argv)
+    if argv[1] in ("--version", "-V", "version"):
+        print(f"vitjax {version.__version__}")
+        return 0
+    name = argv[1].replace("-", "_")  # a verb of two words may be written either way
     try:
-        if argv[1] not in VERBS:
+        if name not in (verb.replace("-", "_") for verb in VERBS):
             raise errors.unknown("verb", argv[1], VERBS)
     except UserError as error:
         print(f"error: {escapes.terminal(error)}", file=sys.stderr)
         return error.status
-    verb = launch.load(f"vit_jax.cli.{argv[1]}")
+    verb = launch.load(f"vit_jax.cli.{name}")
     try:
-        if argv[1] != "train":  # before its first step it has nothing to clean up
+        if name != "train":  # before its first step it has nothing to clean up
             signals.interruptible()
         return verb([f"vit_jax {argv[1]}", *argv[2:]])
     except KeyboardInterrupt:

@@ -7,6 +7,8 @@ import errno
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Self
 
 # What a text may begin with: a flag, or a field with its value, "optim.warmup=-1 must be ...".
@@ -130,3 +132,38 @@ def unknown(kind: str, name: str, choices: Iterable[str], *, field: str | None =
         shown = ", ".join(valid[:12]) + (f", ... ({len(valid)} in all)" if len(valid) > 12 else "")
         hint = f"valid: {shown or 'none'}."
     return UserError(f"unknown {kind} {name!r}; {hint}", field=field)
+
+
+# What is imported under another name than it is installed by.
+_INSTALLED_AS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "orbax": "orbax-checkpoint",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+def install(extra: str = "") -> str:
+    """Return the command that installs the package with an extra, in a clone or elsewhere."""
+    clone = Path(__file__).parents[1]
+    named = f"[{extra}]" if extra else ""
+    what = f"-e '{clone}{named}'" if (clone / "pyproject.toml").is_file() else f"'vitjax{named}'"
+    return f"{sys.executable} -m pip install {what}"
+
+
+def missing(module: str) -> str:
+    """Return the line for a module that is not installed, with the command that installs it."""
+    name = module.partition(".")[0]
+    wanted = re.sub(r"[-_.]+", "-", _INSTALLED_AS.get(name, name)).lower()
+    try:
+        lines = metadata.requires("vitjax") or []
+    except metadata.PackageNotFoundError:  # run from a folder, where nothing says what it needs
+        lines = []
+    extra = ""
+    for line in lines:
+        parts = re.match(r"([\w.-]+).*?(?:extra == [\"'](\w+)[\"'])?$", line)
+        if parts and re.sub(r"[-_.]+", "-", parts[1]).lower() == wanted:
+            extra = parts[2] or ""
+            break
+    return f"the package {name!r} is not installed; {install(extra)} installs it"

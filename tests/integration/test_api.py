@@ -328,6 +328,9 @@ def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["result"].metrics["val/top1"] > 0.2
     assert names["answer"][0][0].probability > names["answer"][0][1].probability
     assert names["difference"] < 1e-5
+    assert names["losses"][-1] < names["losses"][0]
+    assert names["heat"].shape == (4, *names["trained"].trained.image_size)
+    assert names["heat"].any(axis=(1, 2)).all()
 
 
 def test_timms_calls_have_their_counterparts() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emulated bucket serves the real clients of gs://, s3:// and http://."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -114,6 +115,12 @@ def test_conditions(bucket: Bucket) -> None:
     assert bucket.get("data/z") == b"12"
     assert _ask(bucket, "GET", "x?ifGenerationMatch=5") == 412
     assert _ask(bucket, "GET", "x?ifMetagenerationNotMatch=1") == 304
+    line = http.client.HTTPConnection(bucket.host, timeout=20)
+    for place, status in (("x?ifMetagenerationNotMatch=1", 304), ("x", 200)):  # no body between
+        line.request("GET", f"/storage/v1/b/data/o/{place}")
+        answer = line.getresponse()
+        assert (answer.status, answer.read() == b"") == (status, status == 304)
+    line.close()
     assert _ask(bucket, "POST", "x/rewriteTo/b/data/o/x2?ifGenerationMatch=0") == 200
     assert _ask(bucket, "POST", "x/rewriteTo/b/data/o/x2?ifGenerationMatch=0") == 412
     assert _ask(bucket, "DELETE", "x?ifGenerationMatch=5") == 412

@@ -41,7 +41,7 @@ class Unknown(ModelConfig):
     [
         ("vit_s16", "'vit_s16' is a model's name; give its config, models.variant('vit_s16')"),
         ("vit_s166", "unknown model 'vit_s166'; did you mean 'vit_s16' or 'vit5_s16'"),
-        (Unknown(), "Unknown is the config of no family in models._FAMILIES; valid: "),
+        (Unknown(), "Unknown is the config of no family in models.FAMILIES; valid: "),
         (None, "NoneType is the config of no family in "),
         (vit(depth="12"), "model.depth='12' (str) must be a whole number"),
     ],

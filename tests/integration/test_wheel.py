@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel, in an environment and a directory of its own, does all that the clone does."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -97,6 +99,34 @@ def test_it_trains_and_predicts_elsewhere(bin_folder: Path, tmp_path: Path) -> N
     assert told.stdout.startswith(str(image))
     planned = run(bin_folder, "sweep plan scaling_digits", tmp_path)
     assert '"name"' in planned.stdout
+
+
+_WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+"""
+
+
+def test_predicting_needs_nothing_of_training(bin_folder: Path, tmp_path: Path) -> None:
+    image = ROOT / "docs" / "images" / "digits" / "3.png"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["train"]
+    names = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in extra}
+    names = (names - {"scikit_learn"}) | {"sklearn"}
+    assert {"grain", "tensorflow_datasets", "sklearn", "matplotlib"} <= names
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT.format(packages=names))
+    run_folder = ROOT / "tests" / "golden" / "run_jax_0_10_0"
+    words = f"predict --from={run_folder} {image} --top=1 --format=jsonl"
+    told = run(bin_folder, words, tmp_path, PYTHONPATH=str(tmp_path))
+    assert len(json.loads(told.stdout)["predictions"]) == 1
+    words = "train --config=vit_mu_digits --workdir=x"
+    wrong = run(bin_folder, words, tmp_path, 2, PYTHONPATH=str(tmp_path))
+    (line,) = wrong.stderr.splitlines()
+    assert re.match(r"error: the package '\w+' is not installed; .*'vitjax\[train\]'", line)
 
 
 def test_a_mistake_is_one_line(bin_folder: Path, tmp_path: Path) -> None:

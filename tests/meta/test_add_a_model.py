@@ -3,6 +3,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -34,16 +35,15 @@ def resmlp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(code.splitlines()) <= 100
     (tmp_path / "resmlp.py").write_text(code)
-    spec = importlib.util.spec_from_file_location("vit_jax.models.resmlp", tmp_path / "resmlp.py")
+    spec = importlib.util.spec_from_file_location(
+        "vit_jax.models.families.resmlp", tmp_path / "resmlp.py"
+    )
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
-    (names,) = re.findall(r"^    for module in \((.*), resmlp\)$", text, re.MULTILINE)
-    assert f"for module in ({names})" in Path(models.__file__).read_text()
-    family = module.FAMILY
-    monkeypatch.setitem(models._FAMILIES, family.config, family)
-    for name, cfg in family.variants.items():
-        monkeypatch.setitem(models.VARIANTS, name, cfg)
+    (line,) = re.findall(r"^    (\"ResMLPConfig\": .*),$", text, re.MULTILINE)
+    for name, file in json.loads(f"{{{line}}}").items():
+        monkeypatch.setitem(models.FAMILIES, name, file)
     return module
 
 
@@ -143,6 +143,6 @@ def test_without_timms_names_its_files_are_refused_in_one_line(
     resmlp: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nameless = dataclasses.replace(resmlp.FAMILY, timm_names=None)
-    monkeypatch.setitem(models._FAMILIES, resmlp.ResMLPConfig, nameless)
+    monkeypatch.setattr(resmlp, "FAMILY", nameless)
     with pytest.raises(UserError, match=r"^there are no timm names for ResMLP; give its FAMILY"):
         weights.to_timm(models.abstract(tiny()), tiny())

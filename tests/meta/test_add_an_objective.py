@@ -3,6 +3,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import re
 import shutil
 import sys
@@ -41,10 +42,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         module = load(folder / "denoising.py", code, "vit_jax.objectives.denoising", patch)
-        (entry,) = re.findall(r"^    (denoising\.\w+: .*),$", text, re.MULTILINE)
-        for key, value in eval(f"{{{entry}}}", {"denoising": module}).items():
-            patch.setitem(objectives.OBJECTIVES, key, value)
-        patch.setattr(objectives, "denoising", module, raising=False)  # the registration's import
+        (entry,) = re.findall(r"^    (\"DenoisingConfig\": .*),$", text, re.MULTILINE)
+        for name, file in json.loads(f"{{{entry}}}").items():
+            patch.setitem(objectives.OBJECTIVES, name, file)
         module.get_config = load(folder / "config.py", config, "config", patch).get_config
         yield module
 

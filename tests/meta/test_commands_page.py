@@ -23,7 +23,7 @@ def helps() -> Iterator[tuple[str, str]]:
     """Yield each command and its help."""
     for verb in VERBS:
         for words in ((verb, inside) for inside in INSIDE.get(verb, ("",))):
-            main = importlib.import_module(f"vit_jax.cli.{verb}").main
+            main = importlib.import_module(f"vit_jax.cli.{verb.replace('-', '_')}").main
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 assert main([*filter(None, words), "--help"]) == 0
             yield " ".join(filter(None, words)), out.getvalue().rstrip()

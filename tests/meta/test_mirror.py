@@ -15,8 +15,9 @@ ELSEWHERE = {
     # Verbs: what they call is tested beside it, what they print where it is called.
     "__main__.py": "tests/unit/cli/test_as_module.py",
     "cli/cache_teacher.py": "tests/integration/train/test_logit_cache.py",
+    "cli/check_data.py": "tests/unit/data/test_inspection.py",
     "cli/convert.py": "tests/integration/weights/test_convert.py",
-    "cli/check_machine.py": "tests/unit/cli/test_doctor.py",
+    "cli/checks/machine.py": "tests/unit/cli/test_doctor.py",
     "cli/export.py": "tests/integration/export/test_model.py",
     "cli/parsing/model_options.py": "tests/integration/inference/test_trained.py",
     "cli/models.py": "tests/unit/cli/test_as_module.py",
@@ -73,7 +74,6 @@ ELSEWHERE = {
     "models/families/vit_family.py": "tests/integration/models/families/test_vit.py",
     "models/families/vit_config.py": "tests/unit/models/families/test_vit.py",
     # A run is tested whole, or by its faults.
-    "train/begin.py": "tests/integration/train/test_resume.py",
     "train/health/lost_process.py": "tests/faults/test_lost_host.py",
     "train/health/peers.py": "tests/faults/test_peers.py",
     "process/preemption.py": "tests/faults/test_signals.py",

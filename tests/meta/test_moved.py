@@ -3,10 +3,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import vit_jax
 from vit_jax.version import __version__
 
+ROOT = Path(__file__).parents[2]
 CODE = """
 import importlib, sys
 import vit_jax
@@ -18,7 +20,14 @@ for old, new in vit_jax._MOVED.items():
 from vit_jax import startup
 from vit_jax.fields import value
 import vit_jax.analysis.scaling.chinchilla as law
-import vit_jax.aot.hlo
+import warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import vit_jax.aot.hlo
+assert [str(each.message) for each in told] == [
+    "vit_jax.aot.hlo is vit_jax.cost.hlo now; the old name goes in version 0.4"
+], told
+assert told[0].category is DeprecationWarning and told[0].filename == "<string>", told[0]
 from vit_jax.process import startup as startup_now
 from vit_jax.settings import fields
 from vit_jax.sweeps.scaling import chinchilla
@@ -37,3 +46,6 @@ def test_old_paths_are_the_same_modules_and_nothing_is_imported_before_one_is_as
 
 def test_the_version_is_one() -> None:
     assert vit_jax.__version__ == __version__
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{__version__}] - 2" in (ROOT / "CHANGELOG.md").read_text()
+    assert "until 0.4" in (ROOT / "docs" / "compatibility.md").read_text()  # as `_Moved` says

@@ -79,7 +79,7 @@ REVIEWED = {
         data/sources/look.py:Known.add: mkdir open
         checkpoints/storage.py:_arrays: open
         checkpoints/storage.py:try_to_write: rmdir
-        cli/check_machine.py:requirements: read_text
+        cli/checks/machine.py:requirements: read_text
         cli/convert.py:_write_folder: write_folder
         process/output.py:_Outliving._drop: open
         cli/sweeps/report.py:report: write_text
@@ -167,9 +167,13 @@ REVIEWED = {
         __init__.py:_Moved.exec_module: import_module
         __init__.py:__getattr__: import_module
         cost/topology.py:_log: Popen
-        cli/check_machine.py:imports: import_module
+        cli/checks/machine.py:imports: import_module
         cli/sweep.py:main: import_module
+        distill/__init__.py:__getattr__: import_module
+        models/__init__.py:_family: import_module
+        objectives/__init__.py:_file: import_module
         process/launch.py:load: import_module
+        train/report/writers.py:_imported: import_module
     """,
     # Readers of a stranger's data that build nothing but arrays, numbers and text.
     "no program": """

@@ -29,6 +29,7 @@ from vit_jax.cli.train import main as train_main
 from vit_jax.cost import flops
 from vit_jax.devices import sharding
 from vit_jax.distill import TeacherConfig
+from vit_jax.models.families import hybrid, vit_family
 from vit_jax.models.lora import LoraConfig
 from vit_jax.settings.names import check_path
 from vit_jax.train.report.writers import read_jsonl
@@ -169,7 +170,9 @@ SMALL = {"dim": "16", "num_heads": "4", "mlp_dim": "32"}
 
 
 def test_pages_have_commands_and_only_known_ones() -> None:
-    assert len([c for c in [*RUN, *PRINTING] if c.page == "README.md"]) >= 5
+    own = [c for c in COMMANDS if c.page == "README.md" and c.words[0] == "python"]
+    assert len(own) >= 6  # each is run, here or with the page that has it too
+    assert all(_ONCE[_same(c)] in RUN or _ONCE[_same(c)].page in APART for c in own)
     inner = {"[", "done"}  # the lines of a shell loop
     for command in COMMANDS:
         known = OUTSIDE | inner | {"python", "make"}
@@ -187,6 +190,9 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     if "prepare" in words:
         out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
         return [f"folder:{photos}" if ":" in word and "=" not in word else word for word in out]
+    if "check-data" in words:
+        out = [re.sub("^(--csv|--sheet)=", rf"\1={tmp_path}/", word) for word in words]
+        return [f"folder:{photos}" if word == "photos/birds" else word for word in out]
     if "visualize" in words:  # its flags take several words
         return [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
     flags = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
@@ -201,7 +207,7 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
             flags["--profile"] = "2,2"
         flags |= {f"--config.model.{name}": size for name, size in SMALL.items()}
         flags["--config.data.num_workers"] = "0"  # these have tests of their own
-        if "finetune_folder" in flags["--config"]:  # which takes all else from the images
+        if "_folder" in flags["--config"]:  # which takes all else from the images
             flags["--config.data.name"] = str(photos)
         elif "fractals" in flags["--config"]:  # to draw 1,000 takes a quarter of a minute
             flags |= {"--config.data.name": "fractals/2", "--config.model.num_classes": "2"}
@@ -471,15 +477,13 @@ def test_names_and_paths_exist(subtests: pytest.Subtests) -> None:
                 pkgutil.resolve_name(name)
             groups = "model|init|data|optim|objective|mesh|checkpoint|log"
             # There `model` is a Model, or timm's.
-            python = page in ("docs/python.md", "docs/from_timm.md")
+            python = page in ("docs/python.md", "docs/from_timm.md", "docs/nnx.md")
             for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
                 if not (python and path.startswith("model.")):
                     check_path(_config_of([]), path)
             for recipe in re.findall(r"`variant\((.*?)\)`", text):
-                enums = {"Standardise": models.hybrid.Standardise}
-                enums |= {
-                    name: getattr(models.vit_family, name) for name in ("Gelu", "Pool", "PosEmbed")
-                }
+                enums = {"Standardise": hybrid.Standardise}
+                enums |= {name: getattr(vit_family, name) for name in ("Gelu", "Pool", "PosEmbed")}
                 models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
 
 
@@ -494,7 +498,7 @@ def test_every_config_field_is_documented() -> None:
         data.DataConfig,
         data.TransformConfig,
         *evals.EVALUATORS,
-        *objectives.OBJECTIVES,
+        *map(objectives.config_class, objectives.OBJECTIVES),
         TeacherConfig,
         optim.OptimConfig,
         sharding.MeshConfig,

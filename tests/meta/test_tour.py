@@ -71,6 +71,14 @@ def test_tour() -> None:
     assert _judge(moved)[1] == text
 
 
+def test_the_path_is_short() -> None:
+    path = PAGE.read_text().partition("in this order:")[2].partition("Every other file")[0]
+    files = [PAGE.parent / link[2] for link in LINK.finditer(path)]
+    assert len({*files}) == len(files) <= 15
+    assert files[0].name == "main.py"
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 2600
+
+
 if __name__ == "__main__":
     told, mended = _judge(PAGE.read_text())
     PAGE.write_text(mended)

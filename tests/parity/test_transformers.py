@@ -13,7 +13,7 @@ import pytest
 
 if not importlib.util.find_spec("transformers"):
     pytest.skip(
-        "needs transformers: pip install --no-deps -r requirements-parity.txt",
+        "needs transformers: pip install --no-deps -r locks/parity.txt",
         allow_module_level=True,
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timm on a CPU build of torch, where requirements-parity.txt is installed; else a skip."""
+"""timm on a CPU build of torch, where locks/parity.txt is installed; else a skip."""
 
 import importlib.util
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 
 if not all(importlib.util.find_spec(name) for name in ("torch", "torchvision", "timm")):
     pytest.skip(
-        "needs torch and timm: pip install --no-deps -r requirements-parity.txt",
+        "needs torch and timm: pip install --no-deps -r locks/parity.txt",
         allow_module_level=True,
     )
 

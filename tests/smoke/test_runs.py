@@ -2,6 +2,7 @@
 """A run's numbers, on one device and on eight; killed, stopped or damaged, the same bits."""
 
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def test_the_losses_are_those_of_the_versions_before(digits: Path) -> None:
     expected = [float(loss) for loss in LOSSES.split()]
     found = [loss for _, loss in measured(digits, "train/loss")]
     assert found[: len(expected)] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_finished_run_is_left_as_it_is(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (digits / "finished.json").stat().st_mtime_ns
+    assert train(digits, *CONFIG) == 0
+    assert f"has finished its {STEPS} steps; nothing to do" in capsys.readouterr().out
+    assert (digits / "finished.json").stat().st_mtime_ns == before
 
 
 def test_eight_devices_train_as_one(digits: Path, tmp_path: Path) -> None:
@@ -75,6 +83,31 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert train(tmp_path / "run", *CONFIG) == 0
     assert f"at step {STEPS - 10} of {STEPS}" in capsys.readouterr().out
     assert digest(tmp_path / "run", CONFIG) == digest(digits, CONFIG)
+
+
+_COUNTING = """
+import atexit, runpy, sys
+atexit.register(lambda: print(*sorted(n for n in sys.modules if n.split(".")[0] == "vit_jax")))
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+def test_a_run_imports_what_it_uses(tmp_path: Path) -> None:
+    words = (*CONFIG, f"--workdir={tmp_path / 'run'}", "--config.duration=6 steps")
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNTING, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "step 6/6" in done.stdout
+    found = done.stdout.splitlines()[-1].split()
+    families = [name.rpartition(".")[2] for name in found if ".families." in name]
+    assert families == ["vit", "vit_config", "vit_family"]
+    others = r"weights\.(readers|names)|distill\.|workdir\.(mirror|lock)|objectives\.(dino|mae)"
+    assert not [name for name in found if re.match(rf"vit_jax\.({others})", name)]
+    assert 100 < len(found) <= 160
 
 
 def test_a_typo_is_one_line(tmp_path: Path) -> None:

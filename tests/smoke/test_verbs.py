@@ -35,6 +35,7 @@ CASES = {
     "convert": ("--from={run} --to=timm:{out}/run.safetensors", "run.safetensors"),
     "prune": ("--from={run} --mlp=0.5 --heads=0.25 --to={out}/pruned", "pruned"),
     "doctor": ("{config}", "digits"),
+    "check-data": ("folder:{photos} --csv={out}/found.csv", "12 of 12 images can be decoded"),
     "prepare": ("folder:{photos} --to=arrayrecord --out={out}/records/photos", "records/photos"),
 }
 APART = {"train", "serve", "sweep", "cache_teacher"}  # the tests below, and conftest.py
@@ -43,7 +44,7 @@ APART = {"train", "serve", "sweep", "cache_teacher"}  # the tests below, and con
 @pytest.mark.parametrize("verb", CASES)
 def test_verb(verb: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = {"run": digits, "scans": SCANS, "out": tmp_path, "config": CONFIG[0]}
-    if verb == "prepare":
+    if verb in ("check-data", "prepare"):
         places["photos"] = tmp_path / "photos"
         write_folder(tmp_path / "photos", {"train": 4, "val": 2}, ("china", "flower"))
     words, pattern = CASES[verb]

@@ -54,7 +54,9 @@ def groups(kind: typing.Any, found: set[type]) -> set[type]:
 
 def test_all_groups_of_a_config_are_public() -> None:
     found = groups(vit_jax.Config, set())
-    for kind in (*models.FAMILIES, *objectives.OBJECTIVES, *evals.EVALUATORS):
+    families = map(models.config_class, models.FAMILIES)
+    learned = map(objectives.config_class, objectives.OBJECTIVES)
+    for kind in (*families, *learned, *evals.EVALUATORS):
         groups(kind, found)
     assert len(found) > 30
     lacking = [kind.__name__ for kind in found if getattr(vit_jax, kind.__name__, None) != kind]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published settings, typed from the papers and codebases: no shared function changes a run."""
 
+import dataclasses
 import math
 import re
 
@@ -8,10 +9,11 @@ import pytest
 
 from tests.unit.test_configs import CONFIGS, FILES, arguments, load
 from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax.config.tree import Config, fitted
 from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.distill import Distillation
+from vit_jax.evals import KNNEval
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import DistillConfig
@@ -177,7 +179,8 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
                 assert optim.warmup_overlap
 
 
-OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_glyphs")  # own or drawn images
+# Own or drawn images.
+OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
 
 
 def test_every_published_run_is_in_the_table() -> None:
@@ -535,3 +538,16 @@ def test_bit_hyper_rule(dataset: str, milestones: tuple[int, ...], resized: int)
     assert cfg.data.mix.partner is (
         Partner.REVERSED if cfg.data.mix.mixup_alpha else Partner.PREVIOUS
     )
+
+
+def test_own_images_are_probed_where_they_have_labels() -> None:
+    """Flat folders and those of one class have none; what the objective measures itself stays."""
+    for run, left in (("mae_small", ["val"]), ("dino_small", [])):
+        config = get(f"unlabelled_folder:{run}")
+        for num_classes in (0, 1):
+            assert list(fitted(config, 60, num_classes).evals) == left
+        assert list(fitted(config, 60, 2).evals) == ["knn", *left]
+        assert fitted(config, 60, 0).duration == "1000 steps"
+    asked = KNNEval(split="val")  # by the user: it is refused, not left out
+    config = dataclasses.replace(get("unlabelled_folder:mae"), evals={"knn": asked})
+    assert list(fitted(config, 60, 0).evals) == ["knn"]

@@ -31,7 +31,7 @@ class CheckpointConfig:
             without a new best, and end with the best parameters; 0 never stops.
     """
 
-    every: str = "1 epoch"
+    every: str = value("1 epoch", unit="duration")
     keep: int = value(2, least=1)
     keep_best: int = value(1, least=0)
     metric: str = "val/top1"

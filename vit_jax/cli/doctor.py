@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit_jax.cli import check_machine
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING, Finding, standing
+from vit_jax.cli.checks import machine
+from vit_jax.cli.checks.machine import BROKEN, OK, WARNING, Finding, standing
 from vit_jax.cli.parsing import flags, options
 from vit_jax.cli.parsing.options import ConfigOptions, flag
 from vit_jax.errors import UserError
@@ -70,14 +70,14 @@ def doctor(given: Doctor, cfg: Any) -> int:
 
 
 def _checks(cfg: Any, workdir: Path) -> Iterator[tuple[str, Callable[[], Finding]]]:
-    yield "packages", check_machine.packages
-    yield "imports", check_machine.imports
+    yield "packages", machine.packages
+    yield "imports", machine.imports
     from vit_jax.process import startup
 
     startup.configure()
-    yield "devices", check_machine.devices
-    yield "step", check_machine.step
-    yield "disk", lambda: check_machine.disk(workdir)
+    yield "devices", machine.devices
+    yield "step", machine.step
+    yield "disk", lambda: machine.disk(workdir)
     if cfg is not None:
         yield "size", lambda: size(cfg, workdir)
         yield "dataset", lambda: dataset(cfg)
@@ -107,6 +107,7 @@ def size(cfg: "Config", workdir: Path) -> Finding:
     from vit_jax.workdir.folder import resolve
 
     config_lib.check_kernel(cfg)
+    cfg = _fitted(cfg)
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     need = estimate_memory(cfg, build.build(cfg, _EPOCH * cfg.data.batch_size), mesh)
@@ -121,6 +122,20 @@ def size(cfg: "Config", workdir: Path) -> Finding:
         fix = f"only {format_bytes(free)} of disk are free: lower checkpoint.keep, or free some"
         return Finding(WARNING, text, fix)
     return Finding(OK, text)
+
+
+def _fitted(cfg: "Config") -> "Config":
+    """Return the config with what it leaves to the data; where they are missing, as for many."""
+    from vit_jax import config as config_lib
+    from vit_jax.cli.dry_run import without_writing
+    from vit_jax.train import build
+
+    with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(None):
+        try:
+            source = build.open_train(without_writing(cfg, scratch))
+        except UserError:  # as the next check will say
+            return config_lib.guessed(cfg, 100_000, 1000)
+    return config_lib.fitted(cfg, len(source), source.num_classes)
 
 
 def device_memory() -> int | None:
@@ -141,6 +156,7 @@ def dataset(cfg: "Config") -> Finding:
     """
     import numpy as np
 
+    from vit_jax import config as config_lib
     from vit_jax import data, models
     from vit_jax.cli.dry_run import without_writing
     from vit_jax.data.sources.base import account_of
@@ -151,13 +167,17 @@ def dataset(cfg: "Config") -> Finding:
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(None):
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
+        cfg = config_lib.fitted(cfg, len(source), source.num_classes)
         rules = data.reading(cfg.data)
+        fields = ("label",) if cfg.objective.uses_labels else ()
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
         views = data.one_view(settings.transform, (height, width), channels, rules)
-        labels = [_labels(data.train_batches(source, settings, views=views, seed=cfg.seed))]
+        first = data.train_batches(source, settings, views=views, seed=cfg.seed, fields=fields)
+        labels = [_labels(first)]
         for name, splits in build.open_evals(cfg, source).items():
             views = data.one_view(cfg.evals[name].transform, (height, width), channels, rules)
-            labels.append(_labels(data.eval_batches(splits[""], views, batch_size=_BATCH)))
+            batches = data.eval_batches(splits[""], views, batch_size=_BATCH, fields=fields)
+            labels.append(_labels(batches))
     text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
     classes = np.concatenate(labels)
     wrong = classes[(classes < 0) | (classes >= source.num_classes)]
@@ -168,17 +188,17 @@ def dataset(cfg: "Config") -> Finding:
     account = account_of(source)
     if account and (account.lost or account.notes):
         told = [account.why_left_out()] if account.lost else []
-        fix = f"vit_jax prepare {cfg.data.name} --check lists all of it"
+        fix = f"vit_jax check-data {cfg.data.name} lists all of it"
         return Finding(WARNING, "; ".join([text, *told, *account.notes]), fix)
     return Finding(OK, text)
 
 
 def _labels(batches: "data.BatchIterator") -> "np.ndarray":
-    """Return the class ids of the first batch, of multi-hot labels too."""
+    """Return the class ids of the first batch, of multi-hot labels too; none if it has none."""
     import numpy as np
 
     with batches as first:
-        label = next(first)["label"]
+        label = next(first).get("label", np.zeros(0, int))
     return label if label.ndim == 1 else np.nonzero(label)[1]
 
 

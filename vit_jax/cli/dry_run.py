@@ -19,8 +19,8 @@ from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import create
+from vit_jax.train import begin
 from vit_jax.train import build as build_lib
-from vit_jax.train import initial_state
 from vit_jax.train.estimate import abstract_batch, estimate_memory, step_flops
 
 _LARGE = 2**20  # bytes of a parameter
@@ -42,7 +42,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
         unfit = UserError(f"{error} (the report is of XLA's attention)")
     try:
         if cfg.init.weights:
-            initial_state.check(cfg.init, cfg.model)
+            begin.check_weights(cfg)
         create(cfg.objective, cfg.model, cfg.data).check_extras()
     except UserError as error:
         unfit = error  # shapes and costs do not need the weights

@@ -37,7 +37,7 @@ class Export(ModelOptions):
     format: Format | None = flag(
         None,
         "stablehlo: program and weights for jax alone (CPU, CUDA and TPU), any batch; onnx: for "
-        "ONNX Runtime, any batch, needs jax2onnx (requirements-onnx.txt); timm: safetensors and "
+        "ONNX Runtime, any batch, needs jax2onnx (locks/onnx.txt); timm: safetensors and "
         "config.json, for timm.create_model and the Hub",
         ask=f"which format? add --format={'|'.join(Format)}",
     )
@@ -48,6 +48,7 @@ class Export(ModelOptions):
     )
     force: bool = flag(False, "write into a folder with files, and replace an earlier export")
     push: str = flag("", "upload to the Hugging Face Hub (extra [hub] and a token)", "USER/REPO")
+    dry_run: bool = flag(False, "with --push: write the folder, and say what would be uploaded")
     public: bool = flag(False, "a repository that --push creates is public; else it is private")
 
 
@@ -59,9 +60,11 @@ def export(given: Export, found: Trained) -> None:
     assert form is not None
     if given.public and not given.push:
         raise UserError("--public is of the repository that --push creates; add --push=USER/REPO")
+    if given.dry_run and not given.push:
+        raise UserError("--dry_run is of --push, without which nothing is uploaded; drop it")
     files.check_folder(folder, "--to", force=given.force)
     lib.check(found, form, given.dtype)
-    if given.push:
+    if given.push and not given.dry_run:
         hub.check(given.push)
     trained = read_weights(found, headless=not found.model.num_classes)
     name = folder.resolve().name
@@ -72,7 +75,11 @@ def export(given: Export, found: Trained) -> None:
     for name, data in contents.items():
         print(f"{folder / name!s:{width}}  {len(data):>13,} bytes")
     print(change)
-    if given.push:
+    if given.dry_run:
+        kind = "public" if given.public else "private"
+        count = f"{len(contents)} files, {sum(map(len, contents.values())):,} bytes"
+        print(f"would upload {count} to {given.push}, {kind} where it is not there yet")
+    elif given.push:
         message = f"Export by vit_jax: {form.value}, {given.dtype.value}"
         print(hub.push(folder, list(contents), given.push, public=given.public, message=message))
 

@@ -5,29 +5,23 @@ TFDS's own builders decode and encode with TensorFlow; training and evaluation n
 does a copy to ArrayRecord.
 """
 
-import contextlib
-import csv
 import dataclasses
 import enum
 import importlib.util
-import io
-import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vit_jax.cli import check_data
+from vit_jax.cli.check_data import CheckData
 from vit_jax.cli.parsing import options
 from vit_jax.cli.parsing.options import Options, flag
-from vit_jax.errors import DataError, UserError, shown, unknown
+from vit_jax.errors import UserError
 from vit_jax.process import escapes
-from vit_jax.storage import files
 
 if TYPE_CHECKING:
     from vit_jax.data import Source
-
-
-_FAR = 32  # threads of reads from a bucket, most of which wait for it
-_MOST = 50  # files that a check lists on the terminal
 
 
 class DatasetFormat(enum.StrEnum):
@@ -44,11 +38,9 @@ class Prepare(Options):
     Needs the extra [tf] in the environment that prepares, once. With --to=arrayrecord any dataset
     that `data.name` takes is copied to --out, without TensorFlow: encoded images stay the bytes
     that they are, in the same order. The same command goes on after it was interrupted, and
-    compares a finished copy with its checksums. With --check every image of any dataset is read
-    and decoded, and what is left out, broken or there twice is listed; the exit status is 65 then.
+    compares a finished copy with its checksums.
 
       vit_jax prepare cifar10
-      vit_jax prepare photos/birds --check
       vit_jax prepare 'tar:shards/*.tar' --to=arrayrecord --out=data/birds
     """
 
@@ -60,11 +52,10 @@ class Prepare(Options):
     )
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")
     to: DatasetFormat = flag(DatasetFormat.AS_IS, "arrayrecord: copy any dataset to --out")
-    check: bool = flag(False, "read and decode every image, and list those that cannot be used")
+    check: bool = flag(False, "as `vit_jax check-data NAME --csv=OUT`: write nothing else")
     out: Path = flag(
         Path(),
-        "with --to: DIR/NAME, where NAME will be the dataset's; with --check: a table of all that "
-        "is listed, FILE.csv",
+        "with --to: DIR/NAME, where NAME will be the dataset's; with --check: FILE.csv",
         "DIR/NAME",
     )
     splits: tuple[str, ...] = flag((), "with --to or --check: those to read; by default all")
@@ -80,15 +71,23 @@ def prepare(given: Prepare) -> int | None:
     if given.check and given.to is not DatasetFormat.AS_IS:
         raise UserError("--check reads and --to writes; give one of them")
     if given.check:
-        return _check(given)
+        return check_data.check_data(
+            CheckData(
+                name=given.name,
+                data_dir=given.data_dir,
+                splits=given.splits,
+                csv=given.out,
+                num_threads=given.num_threads,
+            )
+        )
     if given.to is DatasetFormat.ARRAYRECORD:
         _copy(given)
         return None
-    from vit_jax.data import full_name
+    from vit_jax.data import full_name, inspection
     from vit_jax.data.sources.partition import KINDS
 
     if given.name == "digits" or full_name(given.name).startswith(KINDS):
-        sources = _opened(given)
+        sources = inspection.open_splits(given.name, given.data_dir, given.splits)
         _tell(sources)
         for source in sources.values():
             print(f"{source.name} is ready: {len(source):,} examples, {source.num_classes} classes")
@@ -108,31 +107,7 @@ def prepare(given: Prepare) -> int | None:
     return None
 
 
-def _opened(given: Prepare) -> dict[str, "Source"]:
-    """Open the splits given, or all that have examples; raises UserError: no such split."""
-    from vit_jax.data import SplitError, open_source
-    from vit_jax.data.names import with_known_names
-    from vit_jax.data.sources import look
-    from vit_jax.data.sources.partition import WHOLE
-
-    with look.once():
-        names: list[str] = []
-        try:
-            open_source(given.name, given.data_dir, split="?")
-        except SplitError as error:  # it has the names of those that there are
-            names = [name for name in error.splits if name != WHOLE] or list(error.splits)
-        asked = [with_known_names(split, names) for split in given.splits]
-        for split in asked:
-            if split not in names:
-                raise unknown(f"split of {given.name}", split, names)
-        found: dict[str, Source] = {}
-        for split in asked or names:
-            with contextlib.suppress(SplitError):  # one of classes of one or two images is empty
-                found[split] = open_source(given.name, given.data_dir, split)
-    return found
-
-
-def _tell(sources: dict[str, "Source"]) -> None:
+def _tell(sources: Mapping[str, "Source"]) -> None:
     from vit_jax.data.account import tell
     from vit_jax.data.sources.base import account_of
 
@@ -140,44 +115,8 @@ def _tell(sources: dict[str, "Source"]) -> None:
     tell(source.name, account_of(source))
 
 
-def _check(given: Prepare) -> int:
-    from vit_jax.data import inspection
-    from vit_jax.data.account import tell
-
-    if given.out != Path():
-        files.check_file(given.out, "--out", force=True, suffix=".csv")
-    sources = _opened(given)
-    where = next(iter(sources.values())).name
-    found = inspection.inspect(sources, given.num_threads or _threads(sources))
-    account = found.account
-    tell(where, dataclasses.replace(account, notes=(*account.notes, *found.copies)))
-    rows = [*found.broken, *found.left_out]
-    for row in rows[:_MOST]:
-        print(f"  {shown(row.name)}{f' [{row.split}]' if row.split else ''}: {shown(row.why)}")
-    if len(rows) > _MOST:
-        more = f"  and {len(rows) - _MOST:,} more"
-        print(more if given.out != Path() else f"{more}; --out=FILE.csv lists all")
-    if given.out != Path():
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerows(map(escapes.cell, row) for row in [inspection.Fault._fields, *rows])
-        with files.refused(f"--out={given.out}"):
-            files.write(given.out, text.getvalue())
-        print(f"wrote {given.out}, {len(rows):,} rows")
-    count = sum(map(len, sources.values()))
-    good = f"{count - len(found.broken):,} of {count:,} images can be decoded"
-    amiss = bool(found.broken or account.lost or account.notes or found.copies)
-    print(good if amiss else f"{good}, and nothing is left out or there twice")
-    return DataError.status if amiss else 0
-
-
-def _threads(sources: dict[str, "Source"]) -> int:
-    from vit_jax.data.sources.base import is_remote
-
-    return _FAR if any(map(is_remote, sources.values())) else os.cpu_count() or 1
-
-
 def _copy(given: Prepare) -> None:
+    from vit_jax.data import inspection
     from vit_jax.data.sources import copy_records, records
 
     name = given.out.name
@@ -191,9 +130,11 @@ def _copy(given: Prepare) -> None:
         info = records.read(target / records.INFO)
         print(escapes.lines(info.get("description", "")))
     else:
-        sources = _opened(given)
+        sources = inspection.open_splits(given.name, given.data_dir, given.splits)
         _tell(sources)
-        copy_records.write(given.out, sources, given.num_threads or _threads(sources), print)
+        copy_records.write(
+            given.out, sources, given.num_threads or check_data.threads(sources), print
+        )
     place = f"--config.data.name={name} --config.data.data_dir={given.out.parent}"
     print(f"{target} is ready: {place}")
 

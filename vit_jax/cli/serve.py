@@ -15,7 +15,7 @@ from typing import Any
 from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 from vit_jax.inference import images
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.process import signals
@@ -27,7 +27,7 @@ _CLOSING = 5  # seconds for answers that are under way
 class Serve(ModelOptions):
     """Shows a page in the browser: drop an image, see its classes and where the model looked.
 
-    Needs starlette and uvicorn: pip install -e ".[serve]"
+    Needs starlette and uvicorn, which the extra [serve] brings: pip install 'vitjax[serve]'
 
       vit_jax serve --from=runs/vit_mu_digits
       vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
@@ -47,7 +47,7 @@ class Serve(ModelOptions):
 def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
     if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
-        raise UserError('the page needs starlette and uvicorn: pip install -e ".[serve]"')
+        raise UserError(f"the page needs starlette and uvicorn: {install('serve')}")
     from vit_jax.demo import app
 
     public = app.read_public_url(given.public_url)

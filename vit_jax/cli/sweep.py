@@ -10,7 +10,7 @@ from vit_jax.cli.parsing import flags
 
 # Each is `vit_jax.cli.sweeps.NAME`.
 VERBS = {
-    "plan": "print one JSON line for each run, and what all of them cost",
+    "plan": "list the runs, and what all of them cost",
     "run": "train every run that has not finished",
     "status": "a table of what every run is doing",
     "report": "fit laws to the finished runs, and draw them",

@@ -10,18 +10,18 @@ import json
 import re
 import sys
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit_jax import models
+from vit_jax import evals, models, objectives
 from vit_jax.config.tree import Config
 from vit_jax.data.config import OLD_READING
 from vit_jax.data.sources.partition import KINDS, with_rules
-from vit_jax.errors import UserError, unknown
-from vit_jax.evals import EVALUATORS, ClassifyEval, EvalConfig
+from vit_jax.errors import UserError
+from vit_jax.evals import ClassifyEval, EvalConfig
 from vit_jax.models import ModelConfig
-from vit_jax.objectives import OBJECTIVES, DistillConfig, ObjectiveConfig, SupervisedConfig
+from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.settings.fields import annotations, conformed, flatten, is_free, plain
 from vit_jax.settings.names import nearest
 from vit_jax.storage import foreign
@@ -42,11 +42,11 @@ _BEFORE: Mapping[str, Any] = {
 # images had no rules yet: they are its rules 1.
 _MARK = "strict"
 
-# The classes that a field of each of these may have.
-_FAMILIES: dict[type, Iterable[type]] = {
-    ModelConfig: models.FAMILIES,
-    ObjectiveConfig: OBJECTIVES,
-    EvalConfig: EVALUATORS,
+# A field of each of these has a value of one of several classes, which are found by name.
+_CLASSES: dict[type, Callable[[str], type]] = {
+    ModelConfig: models.config_class,
+    ObjectiveConfig: objectives.config_class,
+    EvalConfig: evals.config_class,
 }
 
 
@@ -118,7 +118,7 @@ def upgraded(tree: Mapping[str, Any]) -> Tree:
         if teacher.get("kind", "none") == "none":
             objective = {"family": SupervisedConfig.__name__, **objective}
         else:
-            objective = {"family": DistillConfig.__name__, **objective, "distill": teacher}
+            objective = {"family": "DistillConfig", **objective, "distill": teacher}
     tree["objective"] = objective
     tree["evals"] = {
         name: {"family": ClassifyEval.__name__, **values}
@@ -182,12 +182,8 @@ def from_json(saved: Mapping[str, Any]) -> Config:
 def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
     """Make a dataclass of `kind`, or of the class that the tree names, of a tree."""
     tree = dict(tree)
-    if kind in _FAMILIES:
-        classes = {cls.__name__: cls for cls in _FAMILIES[kind]}
-        family = str(tree.pop("family", None))
-        if family not in classes:
-            raise unknown(f"family of {path.rstrip('.')}", family, classes)
-        kind = classes[family]
+    if kind in _CLASSES:
+        kind = _CLASSES[kind](str(tree.pop("family", None)))
     kinds, values = annotations(kind), {}
     for name, value in tree.items():
         if name not in kinds:

@@ -42,10 +42,10 @@ class FaultsConfig:
             this long, the first step's compilation left out; 0 waits for ever.
     """
 
-    max_nonfinite: int = value(20, least=1, free=True)
-    spike_sigmas: float = value(6.0, least=0, note="0 turns it off")
+    max_nonfinite: int = value(20, least=1, unit="steps", free=True)
+    spike_sigmas: float = value(6.0, least=0, note="0 turns it off", unit="standard deviations")
     skip_spikes: bool = False
-    hang_seconds: float = value(1800.0, least=0, note="0 turns it off", free=True)
+    hang_seconds: float = value(1800.0, least=0, note="0 turns it off", unit="seconds", free=True)
 
     def check(self) -> None:
         """Refuse to skip spikes where nothing looks for them."""
@@ -71,11 +71,13 @@ class LogConfig:
         every: duration between lines of metrics.
         tensorboard: write TensorBoard events besides metrics.jsonl.
         wandb_project: Weights & Biases project; "" is off.
+        trackio_project: Trackio project, on this machine; "" is off.
     """
 
-    every: str = "50 steps"
+    every: str = value("50 steps", unit="duration")
     tensorboard: bool = True
     wandb_project: str = ""
+    trackio_project: str = ""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -83,7 +85,10 @@ class Config:
     """One run. Override any field on the command line: `--config.optim.lr=3e-4`.
 
     Attributes:
-        model, data, optim, objective: what is trained, on what, how, towards what.
+        model: the network that is trained.
+        data: what it is trained on.
+        optim: how its parameters change.
+        objective: what it learns.
         duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples"; "auto" fits it
             to the number of images.
         evals: evaluations by name; a metric is called "<name>/top1" and so on.
@@ -108,7 +113,7 @@ class Config:
     data: DataConfig = group(DataConfig)
     optim: OptimConfig = group(OptimConfig)
     objective: ObjectiveConfig = group(SupervisedConfig)
-    duration: str = "90 epochs"
+    duration: str = value("90 epochs", unit="duration")
     evals: dict[str, EvalConfig] = group(dict, free=True)
     mesh: MeshConfig = group(MeshConfig, free=True)
     accum_steps: int = value(1, least=1)
@@ -160,9 +165,14 @@ def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
     """Return the config as `fitted` does, unchecked: for numbers that may not be the data's.
 
     The head has the dataset's classes. A batch is an eighth of the images, of 8 to 128, and a power
-    of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them.
+    of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them. Probes
+    that ask for it are left out where there are no labels to fit them to.
     """
-    model, reading, duration = cfg.model, cfg.data, cfg.duration
+    model, reading, duration, found = cfg.model, cfg.data, cfg.duration, cfg.evals
+    if num_classes < 2:
+        found = {
+            name: each for name, each in found.items() if not getattr(each, "where_labelled", False)
+        }
     if cfg.objective.uses_labels and not model.num_classes:
         model = dataclasses.replace(model, num_classes=num_classes)
     if not reading.batch_size:
@@ -172,7 +182,8 @@ def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
         steps = min(max(30 * num_examples // reading.batch_size, 1_000), 20_000)
         duration = f"{steps} steps"
     same = model is cfg.model and reading is cfg.data and duration == cfg.duration
-    changed = {"model": model, "data": reading, "duration": duration}
+    same = same and len(found) == len(cfg.evals)
+    changed = {"model": model, "data": reading, "duration": duration, "evals": found}
     return cfg if same else dataclasses.replace(cfg, **changed)
 
 

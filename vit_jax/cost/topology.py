@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 
 from vit_jax.devices import hardware
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 from vit_jax.process import waiting
 
 # libtpu asks the metadata server of a TPU VM what it is, and locks a file while a process has it.
@@ -157,7 +157,7 @@ def _devices(platform: str, resolved: str, name: str, **options: Any) -> list[An
 
 def _need(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise UserError(f'--compile_for needs the vendor\'s compiler: pip install -e ".[{extra}]"')
+        raise UserError(f"--compile_for needs the vendor's compiler: {install(extra)}")
 
 
 def _config(gpu: _Gpu) -> str:

@@ -122,15 +122,15 @@ class TransformConfig:
     crop: Crop = Crop.CENTER
     crop_ratio: float = value(0.875, least=0.001, most=1)
     crop_rule: CropRule = CropRule.TF  # as all runs had it before there was a choice
-    pad: int = value(0, least=0)
+    pad: int = value(0, least=0, unit="pixels")
     area: tuple[float, ...] = value((), lengths=(0, 2), above=0, most=1)
     aspect: tuple[float, ...] = value((), lengths=(0, 2), above=0)
     resize: Resize = Resize.BILINEAR
     flip: bool = False
-    degrees: float = value(0.0, least=0, most=180)
+    degrees: float = value(0.0, least=0, most=180, unit="degrees")
     translate: tuple[float, ...] = value((0.0, 0.0), lengths=(2,), least=0, most=1)
     scale: tuple[float, ...] = value((1.0, 1.0), lengths=(2,), above=0)
-    shear: float = value(0.0, least=0, below=90)
+    shear: float = value(0.0, least=0, below=90, unit="degrees")
     auto_augment: str = ""
     color_jitter: float = value(0.0, least=0, most=1)
 
@@ -213,7 +213,7 @@ class DataConfig:
     name: str = "digits"
     data_dir: str = value("", free=True)
     train_split: str = "train"
-    batch_size: int = value(128, least=0, note="0 fits it to the number of images")
+    batch_size: int = value(128, least=0, note="0 fits it to the number of images", unit="examples")
     transform: TransformConfig = group(TransformConfig)
     background: Background = Background.WHITE
     upright: bool = True
@@ -221,14 +221,14 @@ class DataConfig:
     std: tuple[float, ...] = value((0.5,), lengths=(1, 3), above=0)
     num_threads: int = value(0, least=0, free=True)
     num_workers: int = value(0, least=0, free=True)
-    prefetch: int = value(2, least=1, free=True)
+    prefetch: int = value(2, least=1, unit="batches", free=True)
     cache: bool = value(False, free=True)
     repeats: int = value(1, least=1)
     balance: float = value(0.0, least=0, most=1, note="0 draws classes as often as they occur")
     classes: tuple[int, ...] = ()
     mix: MixConfig = group(MixConfig)
     erasing_prob: float = value(0.0, least=0, most=1)
-    max_broken: int = value(0, least=0, free=True)
+    max_broken: int = value(0, least=0, unit="examples", free=True)
     strict: bool = value(False, free=True)
 
 

@@ -1,51 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes every image of a dataset, to find those that cannot be used and copies."""
+"""Decodes every image of a dataset, to find those that cannot be used, say nothing or are copies.
 
+Images are compared by what a model sees of them, their pixels, whatever bytes they lie in.
+"""
+
+import contextlib
+import dataclasses
 import hashlib
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
+import numpy as np
 
-from vit_jax.data.account import Account, dataset_of
+from vit_jax import data
+from vit_jax.data.account import SYSTEM, Account, dataset_of
+from vit_jax.data.config import Background, Reading
 from vit_jax.data.images.decode import decode
-from vit_jax.data.sources.base import Source, account_of
-from vit_jax.data.sources.folders import FolderSource
-from vit_jax.data.sources.look import copies_told
+from vit_jax.data.names import with_known_names
+from vit_jax.data.sources import look
+from vit_jax.data.sources.base import Example, Source, SplitError, account_of
+from vit_jax.data.sources.partition import WHOLE
+from vit_jax.errors import unknown
 from vit_jax.process import waiting
 from vit_jax.storage import remote
 
 _CHUNK = 1024  # examples decoded at once
+_FLAT = 2  # levels by which the pixels of one colour may differ, as JPEG leaves them
+# Kinds of findings; what cannot be read has a word of its own, such as "empty" or "cut off".
+TWO_SPLITS, TWO_CLASSES, TWICE = "in two splits", "in two classes", "there twice"
+BLANK = "of one colour"
+UNREADABLE = "unreadable"
 
 
 class Fault(NamedTuple):
-    """An example that cannot be used, or a file that is left out."""
+    """One image, or one file that is none, and what is wrong with it."""
 
+    found: str  # its kind: one of the words above, or of those of an `Account`
     name: str
     split: str  # "" for a file that is left out of the dataset
+    label: str  # its class, "" for none
     why: str
+    index: int = -1  # of the example in its split; -1 for a file that is left out
 
 
 class Inspected(NamedTuple):
     """The result of an inspection.
 
     Attributes:
-        account: of the dataset.
-        left_out: files that are no examples, of sources that list them.
-        broken: examples that cannot be read or decoded.
-        copies: notes on images that occur more than once.
+        account: of the dataset, without its notes on copies, which are findings here.
+        num_images: how many examples were read.
+        num_decoded: how many of them can be decoded.
+        findings: the gravest kinds first; copies of one image follow one another.
     """
 
     account: Account
-    left_out: list[Fault]
-    broken: list[Fault]
-    copies: list[str]
+    num_images: int
+    num_decoded: int
+    findings: list[Fault]
+
+
+class _Seen(NamedTuple):
+    """What is kept of an example: why it cannot be used, its pixels' digest, its label, a note."""
+
+    why: str
+    pixels: bytes
+    label: str
+    blank: str
+
+
+@look.once()
+def open_splits(name: str, data_dir: str = "", splits: Sequence[str] = ()) -> dict[str, Source]:
+    """Open the splits given, or all that have examples, of what `data.name` may be.
+
+    Raises UserError: no such dataset or split.
+    """
+    names: list[str] = []
+    try:
+        data.open_source(name, data_dir, split="?")
+    except SplitError as error:  # it has the names of those that there are
+        names = [split for split in error.splits if split != WHOLE] or list(error.splits)
+    asked = [with_known_names(split, names) for split in splits]
+    for split in asked:
+        if split not in names:
+            raise unknown(f"split of {name}", split, names)
+    found: dict[str, Source] = {}
+    for split in asked or names:
+        with contextlib.suppress(SplitError):  # one of classes of one or two images is empty
+            found[split] = data.open_source(name, data_dir, split)
+    return found
 
 
 def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
-    """Read and decode every example of some splits, in parallel.
+    """Read and decode every example of some splits, in parallel, once.
 
     Args:
         sources: of one dataset, by split.
@@ -55,51 +103,115 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
     """
     first = next(iter(sources.values()))
     used = {name: len(source) for name, source in sources.items()}
-    count = sum(used.values())
     broken: list[Fault] = []
-    contents: dict[str, list[int]] = defaultdict(list)
-    names, splits, classes = [], [], []
+    blank: list[Fault] = []
+    whose: dict[bytes, tuple[str, int, str]] = {}  # by pixels, the first example that has them
+    copies: dict[bytes, list[tuple[str, int, str]]] = {}
+    for split, index, seen in _all(sources, num_threads):
+        if seen.why:
+            name = sources[split].example_id(index)
+            kind = look.in_a_word(seen.why)
+            kind = UNREADABLE if kind == seen.why else kind
+            broken.append(Fault(kind, name, split, seen.label, seen.why, index))
+        elif seen.blank:  # all such of one size are copies, which says nothing more
+            name = sources[split].example_id(index)
+            blank.append(Fault(BLANK, name, split, seen.label, seen.blank, index))
+        else:
+            here = (split, index, seen.label)
+            before = whose.setdefault(seen.pixels, here)
+            if before is not here:
+                copies.setdefault(seen.pixels, [before]).append(here)
+    account = account_of(first) or Account(
+        unit="examples", num_classes=first.num_classes, used=used
+    )
+    notes = tuple(note for note in account.notes if look.BY_CONTENT not in note)
+    left_out = [
+        Fault(look.in_a_word(why), path, "", "", why)
+        for why, path in getattr(first, "left_out", ())
+        if why != SYSTEM
+    ]
+    return Inspected(
+        dataclasses.replace(account, notes=notes),
+        sum(used.values()),
+        sum(used.values()) - len(broken),
+        [*broken, *left_out, *_copies(sources, copies), *blank],
+    )
+
+
+def _all(sources: Mapping[str, Source], num_threads: int) -> Iterator[tuple[str, int, _Seen]]:
+    """Decode all examples; yields (split, index, what was seen) in their order."""
+    first = next(iter(sources.values()))
     with (
-        waiting.counted(f"decoding the images of {dataset_of(first.name)}", count) as done,
+        waiting.counted(
+            f"decoding the images of {dataset_of(first.name)}", sum(map(len, sources.values()))
+        ) as done,
         ThreadPoolExecutor(num_threads) as pool,
     ):
         for split, source in sources.items():
             for at in range(0, len(source), _CHUNK):
                 chunk = range(at, min(at + _CHUNK, len(source)))
-                for index, (why, key, label) in zip(
-                    chunk, pool.map(lambda i, s=source: _decoded(s, i), chunk), strict=True
+                for index, seen in zip(
+                    chunk, pool.map(lambda i, s=source: _look(s, i), chunk), strict=True
                 ):
-                    if why:
-                        broken.append(Fault(source.example_id(index), split, why))
-                    elif not isinstance(
-                        source, FolderSource
-                    ):  # a FolderSource's account lists its copies
-                        contents[key].append(len(names))
-                        names.append(source.example_id(index))
-                        splits.append(split)
-                        classes.append(label)
+                    yield split, index, seen
                 done(len(chunk))
-    groups = [members for members in contents.values() if len(members) > 1]
-    account = account_of(first) or Account(
-        unit="examples", num_classes=first.num_classes, used=used
-    )
-    left_out = [Fault(path, "", why) for why, path in getattr(first, "left_out", ())]
-    return Inspected(account, left_out, broken, copies_told(groups, names, splits, classes))
 
 
-def _decoded(source: Source, index: int) -> tuple[str, str, str]:
-    """Return why an example cannot be used or "", a digest of its content, and its class."""
+def _look(source: Source, index: int) -> _Seen:
+    label = ""
     try:
         example = source.read(index)
-        image = example["image"]
-        decode(image, 3)
+        label = _class_of(source, example)
+        pixels = decode(example["image"], 3)
+        blank = _blank(example["image"], pixels)
     except remote.MissingError as error:
-        return str(error), "", ""
+        return _Seen(str(error), b"", label, "")
     except remote.RemoteError:
         raise
     except (ValueError, OSError, cv2.error) as error:
         why = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
-        return " ".join(str(why).split())[:200] or type(error).__name__, "", ""
-    label = example.get("label")
-    name = source.class_names[label] if isinstance(label, int) and label >= 0 else ""
-    return "", f"{len(image)} {hashlib.blake2b(image, digest_size=16).hexdigest()}", name
+        why = " ".join(str(why).split())[:200] or type(error).__name__
+        return _Seen(why, b"", label, "")
+    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    digest.update(pixels.tobytes())
+    return _Seen("", digest.digest(), label, blank)
+
+
+def _class_of(source: Source, example: Example) -> str:
+    """Name the class of an example, or its classes; "" for none."""
+    label: Any = example.get("label")
+    if source.multi_label:
+        return " + ".join(source.class_names[k] for k in np.flatnonzero(label))
+    is_one = isinstance(label, int | np.integer) and 0 <= label < source.num_classes
+    return source.class_names[int(label)] if is_one else ""
+
+
+def _blank(image: bytes, pixels: np.ndarray) -> str:
+    """Say of which one colour an image is; "" for an image that shows something."""
+    low, high = pixels.min(axis=(0, 1)), pixels.max(axis=(0, 1))
+    if int((high - low).max()) > _FLAT:
+        return ""
+    # Behind what is transparent lies white here, elsewhere black.
+    on_black = decode(image, 3, Reading(Background.BLACK))
+    if int(on_black.max()) <= _FLAT and int(low.min()) >= 255 - _FLAT:
+        return "wholly transparent"
+    colour = "#" + "".join(f"{level:02x}" for level in pixels[0, 0].tolist())
+    return f"wholly {({'#000000': 'black', '#ffffff': 'white'}).get(colour, colour)}"
+
+
+def _copies(
+    sources: Mapping[str, Source], groups: Mapping[bytes, Sequence[tuple[str, int, str]]]
+) -> list[Fault]:
+    """Return a finding for each image that another one equals, by what is wrong with that."""
+    found: dict[str, list[Fault]] = {TWO_CLASSES: [], TWO_SPLITS: [], TWICE: []}
+    for members in groups.values():
+        names = [sources[split].example_id(index) for split, index, _ in members]
+        classes = {label for *_, label in members} - {""}
+        kinds = [TWO_CLASSES] * (len(classes) > 1)
+        kinds += [TWO_SPLITS] * (len({split for split, *_ in members}) > 1)
+        for kind in kinds or [TWICE]:
+            for (split, index, label), name in zip(members, names, strict=True):
+                other = names[0] if name != names[0] else names[1]
+                why = f"the pixels of {other}"
+                found[kind].append(Fault(kind, name, split, label, why, index))
+    return [finding for kind in found.values() for finding in kind]

@@ -49,7 +49,13 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class MeshConfig:
-    """Sizes of the mesh axes; one may be -1: all remaining devices."""
+    """Sizes of the mesh axes; one may be -1: all remaining devices.
+
+    Attributes:
+        data: groups of devices that each have a part of the batch.
+        fsdp: devices over which parameters and moments are cut, and the batch once more.
+        tensor: devices over which heads and MLP units are divided.
+    """
 
     data: int = -1
     fsdp: int = 1
@@ -265,3 +271,14 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
         return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, rows)
 
     return {key: put(x) for key, x in batch.items()}
+
+
+def place(variables: PyTree, abstract: PyTree) -> PyTree:
+    """Place host variables in the shardings of `abstract`; each process holds all values."""
+
+    def put(leaf: jax.ShapeDtypeStruct, value: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda at: value[at].astype(leaf.dtype)
+        )
+
+    return jax.tree.map(put, abstract, variables)

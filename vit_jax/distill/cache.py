@@ -21,11 +21,11 @@ import numpy as np
 from jaxtyping import Array, Float, Float16, Float32, Int, UInt
 
 from vit_jax.cost.tables import format_bytes
+from vit_jax.distill import RECORD
 from vit_jax.distill.config import FIELD
 from vit_jax.errors import UserError
 from vit_jax.storage import files, foreign
 
-RECORD = "cache.json"  # describes the logits of a directory
 WEIGHTS = f"the digest of {FIELD}.weights"  # a key of `LogitCache.stream`
 _FORMAT = 2
 _MOST = 2**24  # classes

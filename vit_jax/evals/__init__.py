@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from vit_jax import errors
 from vit_jax.evals import classify
 from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
@@ -33,6 +34,17 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     FewShotEval: _probe,
     LinearEval: _probe,
 }
+
+
+def config_class(name: str) -> type[EvalConfig]:
+    """Return the class of an evaluation's config by its name.
+
+    Raises UserError: an unknown name, with the nearest valid one.
+    """
+    found = {kind.__name__: kind for kind in EVALUATORS}
+    if name not in found:
+        raise errors.unknown("family of evaluations", name, found)
+    return found[name]
 
 
 def create(cfg: EvalConfig, context: EvalContext) -> Evaluator:

@@ -31,11 +31,11 @@ class EvalConfig:
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
 
     split: str = "val"
-    every: str = ""
-    batch_size: int = value(0, least=0, note="0 is the training batch size")
+    every: str = value("", unit="duration")
+    batch_size: int = value(0, least=0, note="0 is the training batch size", unit="examples")
     dataset: str = ""
     transform: data.TransformConfig = group(data.TransformConfig)
-    patch: int = value(0, least=0, note="0 is the model's")
+    patch: int = value(0, least=0, note="0 is the model's", unit="pixels")
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -117,11 +117,14 @@ class ProbeEval(EvalConfig):
 
     Attributes:
         train_split: of the same dataset; a slice of it, "train[:10%]", takes less time.
+        where_labelled: leave the evaluation out where the run's images have no labels, or all the
+            same one; without it they are refused.
     """
 
     predictor: ClassVar[str] = "features"
 
     train_split: str = "train"
+    where_labelled: bool = False
 
     @property
     def splits(self) -> Mapping[str, str]:

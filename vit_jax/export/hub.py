@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 
 
 def check(repo: str) -> None:
@@ -43,7 +43,7 @@ def _client() -> Any:
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise UserError("--push needs huggingface_hub: pip install -e '.[hub]'") from None
+        raise UserError(f"--push needs huggingface_hub: {install('hub')}") from None
     return huggingface_hub
 
 

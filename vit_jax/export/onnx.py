@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from jaxtyping import Float, UInt8
 
 from vit_jax import trees
 from vit_jax.cost.flops import scan_counts
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 from vit_jax.export.stablehlo import portable
 from vit_jax.inference.forward import make_apply, output_name
 from vit_jax.inference.trained import Trained
@@ -31,10 +32,6 @@ from vit_jax.models import DType
 INPUT = "images"  # the output is called "logits" or, without a head, "features"
 OPSET = 21
 MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
-_INSTALL = (
-    "pip install -e '.[onnx]' && pip install --no-deps -r requirements-onnx.txt "
-    "(jax2onnx 0.17.1; its own requirements would bring an older Orbax)"
-)
 
 
 def require() -> None:
@@ -44,7 +41,11 @@ def require() -> None:
     """
     for name in ("jax2onnx", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
-            raise UserError(f"--format=onnx needs {name}; install it: {_INSTALL}")
+            alone = f"{sys.executable} -m pip install --no-deps jax2onnx==0.17.1"
+            raise UserError(
+                f"--format=onnx needs {name}; install it: {install('onnx')} && {alone} "
+                "(its own requirements would bring an older Orbax)"
+            )
 
 
 def serialize(trained: Trained) -> bytes:

@@ -23,6 +23,7 @@ _MAX_BYTES = 280_000
 _SIDES = (160, 144, 128, 112, 96, 84, 72, 64, 56, 48)
 _COLOURS = 256
 _MARGIN = 6
+_FRAME = "#d0d0d0"
 _FONT_SIZE, _LINE = 11, 14
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -99,8 +100,10 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
     write(heading, _MARGIN, _MARGIN)
     for row, texts, height, space in zip(pictures, captions, heights, below, strict=True):
         for i, (picture, text) in enumerate(zip(row, texts, strict=True)):
-            left = _MARGIN + i * step
-            sheet.paste(picture, (left + (side - picture.width) // 2, top))
+            left = _MARGIN + i * step + (side - picture.width) // 2
+            right, bottom = left + picture.width, top + picture.height
+            draw.rectangle((left - 1, top - 1, right, bottom), outline=_FRAME)  # a white one's edge
+            sheet.paste(picture, (left, top))
             write(text, left, top + height + 1)
         top += height + space
     return sheet

@@ -224,7 +224,7 @@ def learning_curve(
             axes.axvline(kept, color="black", linewidth=1, linestyle=":", label=label, zorder=0)
         axes.set(xlabel="step", ylabel=name)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        legend(axes, loc=corner, fontsize=9)
+        legend(axes, loc=corner, fontsize=9, framealpha=1)  # no line crosses it
     save(figure, out_png)
     return True
 

@@ -20,11 +20,10 @@ from vit_jax.models.losses import Loss
 from vit_jax.settings.fields import is_free
 from vit_jax.storage import bucket as bucket_folder
 from vit_jax.weights.apply import OtherHead
-from vit_jax.weights.config import CHECKPOINT, KINDS, split
+from vit_jax.weights.config import CHECKPOINT, KINDS, ResizeRule, split
 from vit_jax.weights.published import describe as networks
 from vit_jax.weights.published.describe import preprocessing
 from vit_jax.weights.published.table import per_channel
-from vit_jax.weights.resize import ResizeRule
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
 

@@ -2,9 +2,10 @@
 """Every model family by name: `variant("vit_b16")` is a config, `create(config)` its module."""
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,41 +13,76 @@ from flax import linen as nn
 
 from vit_jax import errors, trees
 from vit_jax.errors import UserError
-from vit_jax.models import mup
+from vit_jax.models import facts, mup
 from vit_jax.models.base import CAPTURED, DType, ModelConfig, Output, Remat, pair
 from vit_jax.models.facts import Attention, Family
-from vit_jax.models.families import (
-    bit,
-    cait,
-    convit,
-    hybrid,
-    mixer,
-    regnet,
-    resnet,
-    swin,
-    vit_family,
-)
-from vit_jax.models.families.bit import BiTConfig
-from vit_jax.models.families.cait import CaiTConfig
-from vit_jax.models.families.convit import ConViTConfig
-from vit_jax.models.families.hybrid import HybridConfig
-from vit_jax.models.families.mixer import MixerConfig
-from vit_jax.models.families.regnet import RegNetConfig
-from vit_jax.models.families.resnet import ResNetConfig
-from vit_jax.models.families.swin import SwinConfig
 from vit_jax.models.families.vit_config import ViTConfig
 from vit_jax.models.layers import masking
 from vit_jax.models.mup import growth, logit_factor
 from vit_jax.settings import fields
 
-_FAMILIES: dict[type, Family] = {
-    module.FAMILY.config: module.FAMILY
-    for module in (vit_family, hybrid, bit, swin, mixer, cait, convit, regnet, resnet)
+if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
+    from vit_jax.models.families.bit import BiTConfig
+    from vit_jax.models.families.cait import CaiTConfig
+    from vit_jax.models.families.convit import ConViTConfig
+    from vit_jax.models.families.hybrid import HybridConfig
+    from vit_jax.models.families.mixer import MixerConfig
+    from vit_jax.models.families.regnet import RegNetConfig
+    from vit_jax.models.families.resnet import ResNetConfig
+    from vit_jax.models.families.swin import SwinConfig
+
+    VARIANTS: Mapping[str, ModelConfig]
+
+# The class of a family's configs, and the family's file in families/. To add one, see
+# docs/add_a_model.md. A file is imported when its family is asked for: a run needs one.
+FAMILIES = {
+    "ViTConfig": "vit_family",
+    "HybridConfig": "hybrid",
+    "BiTConfig": "bit",
+    "SwinConfig": "swin",
+    "MixerConfig": "mixer",
+    "CaiTConfig": "cait",
+    "ConViTConfig": "convit",
+    "RegNetConfig": "regnet",
+    "ResNetConfig": "resnet",
 }
-FAMILIES = _FAMILIES
-VARIANTS: dict[str, ModelConfig] = {
-    name: cfg for one in _FAMILIES.values() for name, cfg in one.variants.items()
-}
+
+
+def __getattr__(name: str) -> Any:
+    if name in FAMILIES:
+        return _family(name).config
+    if name == "VARIANTS":
+        return _variants()
+    raise AttributeError(f"vit_jax.models has no {name!r}")
+
+
+def _variants() -> dict[str, ModelConfig]:
+    return {name: cfg for kind in FAMILIES for name, cfg in _family(kind).variants.items()}
+
+
+def _family(config: str) -> Family:
+    """Import the family of a class of configs, by the name of the class."""
+    return importlib.import_module(f"{__name__}.families.{FAMILIES[config]}").FAMILY
+
+
+def config_class(name: str) -> type[ModelConfig]:
+    """Return the class of a family's configs by its name.
+
+    Raises UserError: an unknown name, with the nearest valid one.
+    """
+    if name not in FAMILIES:
+        raise errors.unknown("family of models", name, FAMILIES)
+    return _family(name).config
+
+
+def _named(name: str) -> ModelConfig | None:
+    """Return a named config; of the families in variants.tsv it imports that config's alone."""
+    listed = facts.listed()
+    others = FAMILIES.keys() - set(listed.values())
+    for kind in [listed[name]] if name in listed else others:
+        if name in (found := _family(kind).variants):
+            return found[name]
+    return None
 
 
 def variant(name: str, **overrides: Any) -> Any:
@@ -56,14 +92,14 @@ def variant(name: str, **overrides: Any) -> Any:
 
     Raises UserError: an unknown name or field, with the nearest valid ones.
     """
-    base = name
+    base, found = name, _named(name)
     sized = re.fullmatch(r"(.+)_(\d{2,4})", name)
-    if name not in VARIANTS and sized:
+    if found is None and sized:
         base, side = sized[1], int(sized[2])
-        overrides = {"image_size": (side, side), **overrides}
-    if base not in VARIANTS:
-        raise errors.unknown("model", name, VARIANTS)
-    return with_fields(VARIANTS[base], overrides, base)
+        overrides, found = {"image_size": (side, side), **overrides}, _named(base)
+    if found is None:
+        raise errors.unknown("model", name, _variants())
+    return with_fields(found, overrides, base)
 
 
 def with_fields(cfg: ModelConfig, overrides: Mapping[str, Any], called: str = "") -> Any:
@@ -90,10 +126,7 @@ def from_json(tree: Mapping[str, Any]) -> Any:
 
     Raises UserError: an unknown family, field or choice.
     """
-    families = {cls.__name__: cls for cls in _FAMILIES}
-    cls = families.get(str(tree.get("family")))
-    if cls is None:
-        raise errors.unknown("family of models", str(tree.get("family")), families)
+    cls = config_class(str(tree.get("family")))
     kinds, values = fields.annotations(cls), {}
     for name, value in tree.items():
         if name == "family":
@@ -125,11 +158,11 @@ def family(cfg: Any) -> Family:
 
     Raises UserError: the config of no registered family.
     """
-    found = _FAMILIES.get(type(cfg))
-    if found is None:
-        valid = ", ".join(kind.__name__ for kind in _FAMILIES)
-        name = type(cfg).__name__
-        raise UserError(f"{name} is the config of no family in models._FAMILIES; valid: {valid}")
+    name = type(cfg).__name__
+    found = _family(name) if name in FAMILIES else None
+    if found is None or found.config is not type(cfg):
+        valid = ", ".join(FAMILIES)
+        raise UserError(f"{name} is the config of no family in models.FAMILIES; valid: {valid}")
     return found
 
 

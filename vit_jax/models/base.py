@@ -51,7 +51,7 @@ class ModelConfig:
     """
 
     num_classes: int = value(1000, least=0, note="0 is a model without a head")
-    image_size: tuple[int, ...] = (224, 224)
+    image_size: tuple[int, ...] = value((224, 224), unit="pixels")
     channels: int = value(3, least=1)
     dtype: DType = DType.FLOAT32
     remat: Remat = value(Remat.NONE, free=True)

@@ -191,6 +191,12 @@ def _rows(table: str) -> list[list[str]]:
     return [line.split("\t") for line in lines if line[0] != "#"]
 
 
+@functools.cache
+def listed() -> dict[str, str]:
+    """Return the names in variants.tsv, each with the class of its config."""
+    return {name: f"{family}Config" for name, family, _ in _rows("variants.tsv")}
+
+
 def variants(config: type[base.ModelConfig]) -> dict[str, Any]:
     """Read the named configs of a class from variants.tsv, which cites their sources."""
     found: dict[str, Any] = {}

@@ -1,26 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run learns: a config of `OBJECTIVES`, and the objective that is made of it."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vit_jax import errors
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
-from vit_jax.objectives.dino import Dino
-from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
-from vit_jax.objectives.distill import Distill, DistillConfig, taught
-from vit_jax.objectives.mae import Mae, MaeConfig
-from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig
 from vit_jax.settings.durations import Clock
 
-# Each config's objective. To add one, see docs/add_an_objective.md.
-OBJECTIVES: dict[type[ObjectiveConfig], type[Objective]] = {
-    SupervisedConfig: Supervised,
-    DistillConfig: Distill,
-    MaskedPatchConfig: MaskedPatch,
-    MaeConfig: Mae,
-    DinoConfig: Dino,
+if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
+    from vit_jax.objectives.dino import Dino
+    from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
+    from vit_jax.objectives.distill import Distill, DistillConfig, taught
+    from vit_jax.objectives.mae import Mae, MaeConfig
+    from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
+
+# The class of an objective's config, and the file here that has both: `MaeConfig` and `Mae`. A file
+# is imported when its objective is asked for. To add one, see docs/add_an_objective.md.
+OBJECTIVES = {
+    "SupervisedConfig": "supervised",
+    "DistillConfig": "distill",
+    "MaskedPatchConfig": "masked_patch",
+    "MaeConfig": "mae",
+    "DinoConfig": "dino",
 }
+_OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
+
+
+def __getattr__(name: str) -> Any:
+    file = _OTHERS.get(name) or OBJECTIVES.get(name) or OBJECTIVES.get(f"{name}Config")
+    if file is None:
+        raise AttributeError(f"vit_jax.objectives has no {name!r}")
+    return getattr(_file(file), name)
+
+
+def _file(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def config_class(name: str) -> type[ObjectiveConfig]:
+    """Return the class of an objective's config by its name.
+
+    Raises UserError: an unknown name, with the nearest valid one.
+    """
+    if name not in OBJECTIVES:
+        raise errors.unknown("family of objectives", name, OBJECTIVES)
+    return getattr(_file(OBJECTIVES[name]), name)
 
 
 def create(
@@ -30,8 +59,9 @@ def create(
 
     Raises UserError: no config of a registered objective.
     """
-    if type(cfg) not in OBJECTIVES:
-        valid = ", ".join(kind.__name__ for kind in OBJECTIVES)
-        no_entry = f"{type(cfg).__name__} is the config of no objective in objectives.OBJECTIVES"
-        raise UserError(f"{no_entry}; valid: {valid}")
-    return OBJECTIVES[type(cfg)](cfg, model, data, clock)
+    name = type(cfg).__name__
+    if name not in OBJECTIVES or config_class(name) is not type(cfg):
+        no_entry = f"{name} is the config of no objective in objectives.OBJECTIVES"
+        raise UserError(f"{no_entry}; valid: {', '.join(OBJECTIVES)}")
+    objective = getattr(_file(OBJECTIVES[name]), name.removesuffix("Config"))
+    return objective(cfg, model, data, clock)

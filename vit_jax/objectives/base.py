@@ -19,7 +19,7 @@ from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
 from vit_jax.trees import PyTree
-from vit_jax.weights.adapters import Base
+from vit_jax.weights.config import Base
 
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode

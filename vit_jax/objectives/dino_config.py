@@ -76,12 +76,12 @@ class DinoConfig(ObjectiveConfig):
         lambda: TransformConfig(crop=Crop.RANDOM_RESIZED, resize=Resize.BICUBIC, area=(0.05, 0.4))
     )
     small_crops: int = value(8, least=0)
-    small_size: tuple[int, ...] = (96, 96)
+    small_size: tuple[int, ...] = value((96, 96), unit="pixels")
     head: HeadConfig = group(HeadConfig)
     student_temperature: float = value(0.1, above=0)
     teacher_temperature: float = value(0.07, above=0)
     first_temperature: float = value(0.04, above=0)
-    temperature_warmup: str = "30 epochs"
+    temperature_warmup: str = value("30 epochs", unit="duration")
     balance: Balance = Balance.CENTRE
     patch_weight: float = value(0.0, least=0, note="0 is off")
     patch_head: HeadConfig = group(HeadConfig)

@@ -49,7 +49,9 @@ class OptimConfig:
     gradient; lr multipliers and layer decay therefore scale it too.
 
     Attributes:
+        name: the update rule.
         lr: peak learning rate; never scaled by the batch size.
+        schedule: the curve of the learning rate between warmup and cooldown.
         warmup: length of the linear warmup from `warmup_lr` to `lr`.
         warmup_lr: learning rate of step 0.
         min_lr: where cosine and linear end, and what the cooldown goes to.
@@ -104,14 +106,14 @@ class OptimConfig:
     name: Optimizer = Optimizer.ADAMW
     lr: float = value(1e-3, above=0)
     schedule: Schedule = Schedule.COSINE
-    warmup: str = ""
+    warmup: str = value("", unit="duration")
     warmup_lr: float = value(0.0, least=0)
     min_lr: float = value(0.0, least=0)
-    cooldown: str = ""
-    rsqrt_timescale: str = "10_000 steps"
-    milestones: tuple[str, ...] = ("30%", "60%", "90%")
+    cooldown: str = value("", unit="duration")
+    rsqrt_timescale: str = value("10_000 steps", unit="duration")
+    milestones: tuple[str, ...] = value(("30%", "60%", "90%"), unit="durations")
     decay_factor: float = value(0.1, above=0, below=1)
-    schedule_every: str = ""
+    schedule_every: str = value("", unit="duration")
     schedule_lag: bool = False
     warmup_overlap: bool = False
     beta1: float = value(0.9, least=0, below=1)
@@ -132,7 +134,7 @@ class OptimConfig:
     sam_rho: float = value(0.0, least=0)
     freeze: str = ""
     hold: str = ""
-    hold_for: str = ""
+    hold_for: str = value("", unit="duration")
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 
     def check(self) -> None:

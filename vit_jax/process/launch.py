@@ -33,10 +33,9 @@ def load(module: str) -> Callable[[Sequence[str]], int]:
         name = (error.name or _PACKAGE).partition(".")[0]
         if name == _PACKAGE:
             raise
-        _refuse(
-            f"{sys.executable} has no package {name!r}: `{sys.executable} -m pip install -e .` "
-            f"installs all that is needed{_instead()}"
-        )
+        from vit_jax import errors  # late: a Python that is too old cannot read it
+
+        _refuse(f"{errors.missing(name)}{_instead()}")
 
 
 def _instead() -> str:

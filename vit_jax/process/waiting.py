@@ -18,7 +18,7 @@ _LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILE = "/jax/core/compile/backend_compile_duration"
 _COMPILING = 3.0  # seconds before the first line about a compilation
 _EVERY = 60.0  # seconds between lines
-_SILENT = 10.0  # seconds before the first line of `counted`
+_SILENT = 5.0  # seconds before the first line of other work
 # Time of XLA's CPU compiler over the time of jax's lowering, which runs just before it on the same
 # machine: 15 (Mixer), 30 to 55 (ViT, Swin, CaiT), 75 to 90 (ResNet, RegNet).
 _RATIO = 50
@@ -28,7 +28,7 @@ _compiling: dict[int, threading.Event] = {}  # by thread, set when its compilati
 
 
 @contextlib.contextmanager
-def said(what: str, after: float = 10.0) -> Iterator[None]:
+def said(what: str, after: float = _SILENT) -> Iterator[None]:
     """Print to stderr, on process 0, that work takes more than `after` seconds, and how long.
 
     Args:
@@ -49,7 +49,7 @@ def said(what: str, after: float = 10.0) -> Iterator[None]:
 def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show on stderr, on process 0, how many parts of some work are done.
 
-    A terminal shows a bar; otherwise a line is printed after ten seconds and then every minute.
+    A terminal shows a bar; otherwise a line is printed after five seconds and then every minute.
 
     Args:
         what: the work, such as "looking at the images of X".

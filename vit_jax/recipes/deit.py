@@ -12,8 +12,7 @@ from vit_jax.models import DType, ModelConfig, pair
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import MEAN, STD, val
-from vit_jax.weights.config import InitConfig
-from vit_jax.weights.resize import ResizeRule
+from vit_jax.weights.config import InitConfig, ResizeRule
 
 # huggingface.co/timm/regnety_160.deit_in1k's model.safetensors, renamed; reading the authors' file,
 # dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth, needs torch.

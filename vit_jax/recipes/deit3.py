@@ -9,8 +9,7 @@ from vit_jax.models.losses import Loss
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import deit, val
-from vit_jax.weights.config import InitConfig
-from vit_jax.weights.resize import ResizeRule
+from vit_jax.weights.config import InitConfig, ResizeRule
 
 # Side, lr, stochastic depth (in every block alike) of pretraining. Differs from paper: H/14 sees
 # the whole crop at 154 pixels; the authors' patches cover the top left 154 of 160.

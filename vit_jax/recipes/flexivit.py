@@ -14,8 +14,7 @@ from vit_jax.objectives import taught
 from vit_jax.optim import MomentDtype, OptimConfig
 from vit_jax.recipes import MEAN, STD, google
 from vit_jax.recipes import digits as scans
-from vit_jax.weights.config import InitConfig
-from vit_jax.weights.resize import ResizeRule
+from vit_jax.weights.config import InitConfig, ResizeRule
 
 # 240 pixels in grids of 30 to 5.
 PATCHES = (48, 40, 30, 24, 20, 16, 15, 12, 10, 8)

@@ -58,7 +58,7 @@ def fractals(run: str) -> Config:
     return config
 
 
-def _optim(run: str) -> OptimConfig:
+def optim(run: str) -> OptimConfig:
     """Return AdamW, or for the small model Muon as on the digits, by which it learns sooner."""
     shared = {"weight_decay": 0.05, "warmup": "10%", "clip_norm": 1.0}
     if run == "s16":
@@ -87,7 +87,7 @@ def images(run: str = "s16") -> Config:
             mix=MixConfig(mixup_alpha=0.2),
             cache=True,
         ),
-        optim=_optim(run),
+        optim=optim(run),
         objective=SupervisedConfig(label_smoothing=0.1),
         init=InitConfig(new_head=True),
         duration="auto",

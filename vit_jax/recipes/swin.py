@@ -8,8 +8,7 @@ from vit_jax.data import Crop, Resize
 from vit_jax.models import ModelConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.recipes import deit, val
-from vit_jax.weights.config import InitConfig
-from vit_jax.weights.resize import ResizeRule
+from vit_jax.weights.config import InitConfig, ResizeRule
 
 
 def imagenet(model: ModelConfig, *, drop_path_rate: float) -> Config:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-supervision of a small ViT on scikit-learn's digits, and of ViT-Ti on drawn letters.
+"""Self-supervision on scikit-learn's digits, on drawn letters, and on images of one's own.
 
 DINO's rate, crops, temperature and KoLeo were chosen by eight runs of up to 600 steps with the seed
 10, on neighbours among the training scans, and Muon for ViT-Ti on `held_out`; other values are not
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from vit_jax import models
 from vit_jax.config.tree import Config, LogConfig
-from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
+from vit_jax.data import Crop, DataConfig, MixConfig, Resize, TransformConfig
 from vit_jax.evals import ClassifyEval, KNNEval, LossEval
 from vit_jax.models.layers.pool import Pool
 from vit_jax.objectives import (
@@ -23,7 +23,7 @@ from vit_jax.objectives import (
     ObjectiveConfig,
     SupervisedConfig,
 )
-from vit_jax.recipes import choose
+from vit_jax.recipes import choose, folder
 from vit_jax.recipes import digits as scans
 from vit_jax.weights.config import InitConfig
 
@@ -149,4 +149,62 @@ def glyphs(run: str) -> Config:
     if average:
         config.optim.lr, config.ema_decay, config.ema_decay_end = 2e-3, 0.96, 1.0
     config.checkpoint.every, config.checkpoint.keep_best = "20%", 0
+    return config
+
+
+# What is learned of one's own images, and by which of `folder.RUNS`' models.
+OWN = {"mae": "s16", "dino": "s16", "mae_small": "small", "dino_small": "small"}
+
+
+def _view(area: tuple[float, float], colours: str) -> TransformConfig:
+    return TransformConfig(
+        crop=Crop.RANDOM_RESIZED, area=area, resize=Resize.BICUBIC, flip=True, auto_augment=colours
+    )
+
+
+def images(run: str) -> Config:
+    """Train on images of one's own without their labels, as `folder.images` does with them.
+
+    The dataset decides the batch and the duration (`config.fitted`). Where its folders are classes,
+    neighbours are measured on val while it trains, and choose nothing: the last checkpoint counts.
+    MAE hides three quarters of crops of 20 to 100 %; DINO sees two crops of 40 to 100 % and four
+    small ones of half the side, in other colours. Values are common or the digits', not tuned.
+
+    Raises UserError: no such run.
+    """
+    size = OWN[choose("run", run, OWN)]
+    distils = run.startswith("dino")
+    fields = {"drop_path_rate": 0.0, "dynamic_image_size": distils}
+    if size == "s16" and not distils:
+        fields["pool"] = Pool.GAP  # MAE trains no class token
+    config = folder.images(size)
+    config.model = models.with_fields(config.model, fields)
+    config.data.mix, config.init = MixConfig(), InitConfig()
+    plain = TransformConfig(crop=Crop.RESIZE)
+    near = {"train_split": "train", "k": (5,), "where_labelled": True}
+    config.evals = {"knn": KNNEval(split="val", every="20%", transform=plain, **near)}
+    config.checkpoint.every, config.checkpoint.keep_best = "10%", 0
+    if distils:
+        side = models.input_shape(config.model)[0] // 2
+        config.objective = DinoConfig(
+            second=_view((0.4, 1.0), "dino-blur0.1-solarize0.2"),
+            small=_view((0.1, 0.4), "dino-blur0.5"),
+            small_crops=4,
+            small_size=(side, side),
+            head=HeadConfig(prototypes=4096, hidden_dim=512, bottleneck_dim=128),
+            teacher_temperature=0.04,
+            temperature_warmup="",
+            spread_weight=0.1,
+        )
+        config.data.transform = _view((0.4, 1.0), "dino-blur1")
+        config.ema_decay, config.ema_decay_end = 0.99, 1.0
+        config.optim.lr /= 2
+    else:
+        # Drawings have patches of nothing but paper, which no deviation divides: `norm_pix`.
+        width = 256 if size == "s16" else 64
+        config.objective = MaeConfig(
+            decoder_dim=width, decoder_depth=4, decoder_heads=8, norm_pix=False
+        )
+        config.data.transform = _view((0.2, 1.0), "")
+        config.evals["val"] = LossEval(split="val", every="10%", transform=plain)
     return config

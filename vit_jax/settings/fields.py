@@ -39,6 +39,7 @@ def value(
     below: float | None = None,
     lengths: tuple[int, ...] = (),
     note: str = "",
+    unit: str = "",
     free: bool = False,
 ) -> Any:
     """Declare a field of a config: its default, its range, and whether a run may change it.
@@ -49,11 +50,12 @@ def value(
             `above` and `below` are outside of the range themselves.
         lengths: how many items a tuple may have.
         note: the end of the message about a value out of range: "0 turns it off".
+        unit: of a number, "pixels"; "duration" of a string that `settings.durations` reads.
         free: a continued run may change it: it changes rounding at most, or when the run ends.
     """
     bounds = zip(_INSIDE, (least, above, most, below), strict=True)
     given = {word: bound for word, bound in bounds if bound is not None}
-    metadata = {"bounds": given, "lengths": lengths, "note": note, "free": free}
+    metadata = {"bounds": given, "lengths": lengths, "note": note, "unit": unit, "free": free}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax.errors import IO_ERROR, DataError, UserError, shown
+from vit_jax.errors import IO_ERROR, DataError, UserError, install, shown
 from vit_jax.storage import foreign
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ def _driver(kind: str, _process: int) -> Any:
         driver = fsspec.filesystem(kind, **_options(kind))
     except ImportError as error:
         lacks, extra = error.name or "a driver", _KINDS[kind].extra
-        raise UserError(f"{kind}:// needs {lacks}: pip install 'vitjax[{extra}]'") from None
+        raise UserError(f"{kind}:// needs {lacks}: {install(extra)}") from None
     if kind == "s3":
         driver.retries = 1  # `trying` does it
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # tracebacks of what is raised anyway

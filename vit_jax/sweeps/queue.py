@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, install
 from vit_jax.storage import foreign
 from vit_jax.sweeps import in_bucket
 from vit_jax.sweeps.in_bucket import CLAIMS, locked
@@ -39,7 +39,7 @@ def optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        what = "workers need optuna: pip install optuna (the extra [sweep])"
+        what = f"workers need optuna: {install('sweep')}"
         without = "sweep plan, status, report and run --index do without"
         raise UserError(f"{what}; {without}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)

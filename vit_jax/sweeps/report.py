@@ -77,8 +77,10 @@ def draw_search(found: Sequence[Outcome], metric: str, title: str, out: Path) ->
         values = [x for x, _, _ in points]
         if values and min(values) > 0 and max(values) / min(values) > 10:
             axes.set_xscale("log")
+            figures.log_ticks(axes.xaxis, *axes.get_xlim())
         _name(axes, field, metric)
-        figures.legend(axes, fontsize=9)
+        # Above the panel: in it, a legend's marker would look like a run.
+        figures.legend(axes, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     if not fields:
         _annotate(panels[0], "the runs differ in no number")
     figures.save(figure, out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objective of a run, perhaps of low-rank changes of frozen weights (models/lora.py)."""
+"""The objective of low-rank changes of frozen weights (models/lora.py)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,39 +8,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax import models, objectives, trees, weights
-from vit_jax.config.tree import Config
+from vit_jax import models, trees, weights
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import Source, View
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, lora
 from vit_jax.models.lora import Adapter, LoraConfig
 from vit_jax.objectives import Batch, Context, Extras, Objective, Predict
-from vit_jax.settings.durations import Clock
 from vit_jax.trees import PyTree
 from vit_jax.weights import adapters, heads
-from vit_jax.weights.adapters import Base
-from vit_jax.weights.config import InitConfig
+from vit_jax.weights.config import Base, InitConfig
 from vit_jax.weights.files import digest
 
 # The parts of what the step takes and never changes.
 BASE, REST = "base", "objective"
 
 
-def make_objective(cfg: Config, clock: Clock) -> Objective:
-    """Build the objective of a run.
+def adapted(inner: Objective, lora_config: LoraConfig, start: InitConfig) -> "LoraObjective":
+    """Return the objective that trains what `lora_config` names of `inner`'s parameters.
 
-    Raises UserError: `cfg.lora` names no layers of the model that can be adapted.
+    Raises UserError: it names no layers of the model that can be adapted.
     """
-    inner = objectives.create(cfg.objective, cfg.model, cfg.data, clock)
-    if not cfg.lora.pattern:
-        return inner
     key = jax.eval_shape(lambda: jax.random.key(0))
     with lora.dense_layers() as dense:
         # A function of its own: what jax has traced before, it would not trace again.
         params, _ = jax.eval_shape(lambda key: inner.init(key), key)
-    adapter = lora.adapt(cfg.lora, params, dense)
-    own = {"inner": inner, "adapter": adapter, "lora": cfg.lora, "start": cfg.init}
+    adapter = lora.adapt(lora_config, params, dense)
+    own = {"inner": inner, "adapter": adapter, "lora": lora_config, "start": start}
     return LoraObjective(inner.cfg, inner.model, inner.data, inner.clock, **own)
 
 

@@ -2,7 +2,7 @@
 """How a run begins, a function for each thing that `fit` does before the first step."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting
 from vit_jax.train import build as build_lib
-from vit_jax.train import data_identity, early_stop, initial_state, metadata
+from vit_jax.train import data_identity, early_stop, metadata
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
+from vit_jax.train.state import TrainState
 from vit_jax.workdir import folder as workdir
 
 
@@ -68,11 +69,22 @@ class Position:
         saved: the metadata of the checkpoint that this call continues; {} for none.
     """
 
-    state: Any  # a TrainState
+    state: TrainState
     step: int
     metrics: dict[str, float]
     tally: Tally
     saved: Mapping[str, Any]
+
+
+def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
+    """Raise UserError if the weights to start from, if any, are missing or do not fit.
+
+    Without the `class_names` of the data, which are not open yet, a head of other classes passes.
+    """
+    if cfg.init.weights:
+        from vit_jax.train import initial_state  # late: a run from scratch reads no weights
+
+        initial_state.check(cfg.init, cfg.model, class_names)
 
 
 @look.once()
@@ -96,11 +108,11 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         print_once(f"{path}: {', '.join(kept)} ({began})")
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
-        initial_state.check(cfg.init, cfg.model)
+        check_weights(cfg)
     source = build_lib.open_train(cfg)
     cfg = config_lib.fitted(cfg, len(source), source.num_classes)
     if fresh:  # the head, by the names of its classes
-        initial_state.check(cfg.init, cfg.model, source.class_names)
+        check_weights(cfg, source.class_names)
     if cfg.data.batch_size > len(source):
         many = f"data.batch_size={cfg.data.batch_size} exceeds the {len(source):,} images"
         print_once(f"warning: {many}: a step sees some of them twice")
@@ -202,9 +214,7 @@ def first_position(opened: Opened, checkpoints: Checkpointer) -> Position:
     cfg, total = opened.cfg, opened.parts.plan.total_steps
     restored = checkpoints.restore(build_lib.abstract_state(opened.parts, opened.mesh))
     if restored is None:
-        names = opened.source.class_names
-        state, message = initial_state.initial_state(cfg, opened.parts, opened.mesh, names)
-        print_once(message)
+        state = _initial_state(opened)
         return Position(state, 0, {}, early_stop.resume(cfg.checkpoint, {}), {})
     if restored.step > total:
         raise UserError(
@@ -216,10 +226,22 @@ def first_position(opened: Opened, checkpoints: Checkpointer) -> Position:
     return Position(restored.state, restored.step, {}, tally, restored.metadata)
 
 
+def _initial_state(opened: Opened) -> TrainState:
+    """Make the state of step 0, and say what it starts from where that is not random."""
+    cfg, parts, mesh = opened.cfg, opened.parts, opened.mesh
+    if not cfg.init.weights:
+        return build_lib.init_state(cfg, parts, mesh)
+    from vit_jax.train.initial_state import initial_state  # late, as in `check_weights`
+
+    state, message = initial_state(cfg, parts, mesh, opened.source.class_names)
+    print_once(message)
+    return state
+
+
 def on_devices(opened: Opened, extras: Extras) -> Extras:
     """Return the extras with what is frozen on the devices, and no longer on the host."""
     abstract = build_lib.placed(opened.parts.frozen, opened.mesh)
-    return dataclasses.replace(extras, frozen=initial_state.place(extras.frozen, abstract))
+    return dataclasses.replace(extras, frozen=sharding.place(extras.frozen, abstract))
 
 
 def record(opened: Opened, extras: Extras) -> dict[str, Any]:
@@ -235,7 +257,7 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         base=extras.base,
     )
     metadata.write(opened.path, described)
-    build_lib.write_splits(cfg, opened.source, opened.path)
+    data_identity.write_splits(cfg.data.name, opened.source, opened.path)
     return described
 
 

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a Config: the objective, the optimizer, the step and the state's shapes; open its data."""
 
-import contextlib
-import csv
 import dataclasses
 import functools
-import io
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -16,11 +12,11 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, models, optim
+from vit_jax import data, evals, models, objectives, optim
 from vit_jax.config.tree import Config, Plan
 from vit_jax.data import account
 from vit_jax.data.checks import check_labels
-from vit_jax.data.sources import look, partition
+from vit_jax.data.sources import partition
 from vit_jax.data.sources.base import account_of
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError, setting
@@ -29,13 +25,10 @@ from vit_jax.models import patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.process import waiting
-from vit_jax.storage import files
-from vit_jax.train.adapted import make_objective
+from vit_jax.settings.durations import Clock
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 from vit_jax.trees import PyTree
-
-SPLITS = "splits.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +114,19 @@ def build(cfg: Config, num_examples: int) -> Parts:
     return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
 
 
+def make_objective(cfg: Config, clock: Clock) -> Objective:
+    """Build the objective of a run.
+
+    Raises UserError: `cfg.lora` names no layers of the model that can be adapted.
+    """
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data, clock)
+    if not cfg.lora.pattern:
+        return objective
+    from vit_jax.train.adapted import adapted  # late: it reads the weights that stay as they are
+
+    return adapted(objective, cfg.lora, cfg.init)
+
+
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
     """Return the NamedSharding of every leaf of the state."""
     return sharding.shardings(parts.abstract, mesh)
@@ -195,7 +201,7 @@ def open_train(cfg: Config) -> data.Source:
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
     if cfg.objective.uses_labels:
         how = "put them in folders of classes" if not source.num_classes else "label them"
-        without = "or train without, as --config=mae_imagenet does"
+        without = "or train without, as --config=unlabelled_folder does"
         check_labels(source, f"{how}, {without}", allowed=cfg.data.max_broken)
     config_lib.check_classes(cfg, source.num_classes)
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
@@ -205,21 +211,6 @@ def open_train(cfg: Config) -> data.Source:
         only = f"{source.name} has the one class {source.class_names[0]!r}"
         raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
     return source
-
-
-@look.once()
-def write_splits(cfg: Config, source: data.Source, path: Path) -> None:
-    """Write which image is in which split, where the splits were drawn; process 0 alone."""
-    if not source.drawn or jax.process_index() or (path / SPLITS).exists():
-        return
-    sources: dict[str, Any] = {}
-    for name in partition.SPLITS:
-        with contextlib.suppress(data.SplitError):  # of classes of one or two images
-            sources[name] = data.open_source(cfg.data.name, split=name)
-    lines = [(*row, name) for name, each in sources.items() for row in each.rows()]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("path", "label", "split"), *lines])
-    files.write(path / SPLITS, text.getvalue())
 
 
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which data a run reads: saved with every checkpoint, compared at every start."""
 
+import contextlib
+import csv
+import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from vit_jax import data
 from vit_jax.checkpoints.manifest import raising_inaccessible
 from vit_jax.data import account
+from vit_jax.data.sources import look, partition
 from vit_jax.data.sources.base import account_of
+from vit_jax.storage import files
 
 KEY = "data"
+SPLITS = "splits.csv"
 _SAMPLES = 16  # examples of a split whose contents are compared
 
 
@@ -138,3 +146,18 @@ def moved(saved: Mapping[str, Any], splits: Mapping[str, Any]) -> list[str]:
         and there["name"] != here["name"]
         and _label(there["name"]) == _label(here["name"])
     ]
+
+
+@look.once()
+def write_splits(name: str, source: data.Source, path: Path) -> None:
+    """Write which image of a dataset is in which split, where those were drawn; process 0 alone."""
+    if not source.drawn or jax.process_index() or (path / SPLITS).exists():
+        return
+    sources: dict[str, Any] = {}
+    for split in partition.SPLITS:
+        with contextlib.suppress(data.SplitError):  # of classes of one or two images
+            sources[split] = data.open_source(name, split=split)
+    lines = [(*row, split) for split, each in sources.items() for row in each.rows()]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("path", "label", "split"), *lines])
+    files.write(path / SPLITS, text.getvalue())

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 
 from vit_jax import trees
-from vit_jax.checkpoints import reader
 from vit_jax.checkpoints.checkpointer import CorruptCheckpoints
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.figures.plots import learning_curve
 from vit_jax.process import waiting
 from vit_jax.process.preemption import Preemption
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, initial_state
+from vit_jax.train import early_stop
 from vit_jax.train.begin import Position
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.writers import read_jsonl
@@ -93,17 +93,19 @@ def _report_best(run: Run, at: Position) -> None:
 
 def _read(run: Run, step: int) -> dict[str, Any]:
     """Read the variables of a checkpoint with which the run computes as weights."""
+    from vit_jax.checkpoints import reader  # late: it reads runs in buckets, too
+
     saved = reader.find(run.opened.path, str(step))
     inside = "ema/" if run.average_ranks else ("params/", "model_state/")
     names = [name for name in saved.manifest.leaves if name.startswith(inside)]
     found = trees.nest(reader.load(saved, names))
     state = build_lib.abstract_state(run.opened.parts, run.opened.mesh)
     if run.average_ranks:
-        return initial_state.place(found["ema"], state.ema)
-    params = initial_state.place(found["params"], state.params)
+        return sharding.place(found["ema"], state.ema)
+    params = sharding.place(found["params"], state.params)
     return {
         "params": params,
-        **initial_state.place(found.get("model_state", {}), state.model_state),
+        **sharding.place(found.get("model_state", {}), state.model_state),
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of step 0: random, or with the weights of `init`."""
+"""The state of step 0 with the weights of `init`."""
 
 import dataclasses
 import functools
@@ -29,13 +29,12 @@ from vit_jax.weights.readers.ckpt import Checkpoint
 
 
 def check(init: InitConfig, model: ModelConfig, class_names: Sequence[str] = ()) -> None:
-    """Raise UserError if `init.weights`, if any, are missing, or by names and shapes do not fit.
+    """Raise UserError if `init.weights` are missing, or by names and shapes do not fit.
 
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
     """
-    if init.weights:
-        init, model, _ = _plan(init, model, class_names)
-        _read(init, model, only_check=True)
+    init, model, _ = _plan(init, model, class_names)
+    _read(init, model, only_check=True)
 
 
 def _plan(
@@ -111,8 +110,6 @@ def initial_state(
 
     Raises UserError: weights that are not there, are damaged, or do not fit.
     """
-    if not cfg.init.weights:
-        return build_lib.init_state(cfg, parts, mesh), ""
     # Read all on the host first, so that an error comes before a device is filled.
     init, model, move = cfg.init, cfg.model, None
     if class_names:
@@ -178,17 +175,6 @@ def _other_normalisation(cfg: Config) -> str:
     values = (",".join(f"{x:.6g}" for x in each) for each in (mean, std))
     flags = " and ".join(map(setting, map("config.data.{}={}".format, ("mean", "std"), values)))
     return f"warning: {ref} is of images normalised otherwise, by {source}; set {flags}"
-
-
-def place(variables: PyTree, abstract: PyTree) -> PyTree:
-    """Place host variables in the shardings of `abstract`; each process holds all values."""
-
-    def put(leaf: jax.ShapeDtypeStruct, value: np.ndarray) -> jax.Array:
-        return jax.make_array_from_callback(
-            leaf.shape, leaf.sharding, lambda at: value[at].astype(leaf.dtype)
-        )
-
-    return jax.tree.map(put, abstract, variables)
 
 
 def _digest(values: Mapping[str, np.ndarray]) -> str:

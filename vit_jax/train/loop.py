@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -29,7 +30,9 @@ from vit_jax.train.report.profile import Profiler, Window
 from vit_jax.train.run import Run, due, services
 from vit_jax.train.state import TrainState
 from vit_jax.workdir import folder as workdir
-from vit_jax.workdir.mirror import mirrored
+
+if TYPE_CHECKING:
+    from vit_jax.workdir.mirror import Mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ def fit(
         hardware.explained(hardware.TRAINING),
         Preemption() as stop,
         workdir.lock(path, own=bool(opened.bucket)),
-        mirrored(opened.bucket, path, stop) as bucket,
+        _mirrored(opened.bucket, path, stop) as bucket,
         jax.set_mesh(opened.mesh),
     ):
         checkpoints = begin.open_checkpoints(opened)
@@ -118,6 +121,17 @@ def fit(
         if finished and jax.process_index() == 0:
             workdir.mark_finished(path, end.step)
         return Result(end.state, end.step, 0 if finished else INTERRUPTED, end.metrics)
+
+
+def _mirrored(
+    bucket: str, path: Path, stop: Preemption
+) -> contextlib.AbstractContextManager["Mirror | None"]:
+    """Copy the run to its bucket, if it has one."""
+    if not bucket:
+        return contextlib.nullcontext()
+    from vit_jax.workdir.mirror import mirrored  # late: most workdirs are local
+
+    return mirrored(bucket, path, stop)
 
 
 def train(

@@ -13,8 +13,7 @@ from vit_jax.config.tree import Config
 from vit_jax.errors import UserError, setting, some
 from vit_jax.train import data_identity
 from vit_jax.version import __version__
-from vit_jax.weights.adapters import KEY, Base
-from vit_jax.weights.readers.ckpt import AVERAGE, OWN_PARAMETERS
+from vit_jax.weights.config import AVERAGE, BASE, OWN_PARAMETERS, Base
 from vit_jax.workdir import folder as workdir
 
 _EXTRAS = "teacher"  # digest of what an objective reads from outside
@@ -45,7 +44,7 @@ def describe(
         **({_EXTRAS: digest} if digest else {}),
         **({OWN_PARAMETERS: list(own)} if own else {}),
         **({AVERAGE: True} if average else {}),
-        **({KEY: base._asdict()} if base else {}),
+        **({BASE: base._asdict()} if base else {}),
         data_identity.KEY: splits,
         "config": config_json.to_json(cfg),
         "class_names": list(class_names),

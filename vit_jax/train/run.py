@@ -4,7 +4,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -28,7 +28,9 @@ from vit_jax.train.report.metric_buffer import MetricBuffer
 from vit_jax.train.report.progress import Progress
 from vit_jax.train.report.writers import MetricWriter, make_writer
 from vit_jax.train.state import TrainState
-from vit_jax.workdir.mirror import Mirror
+
+if TYPE_CHECKING:
+    from vit_jax.workdir.mirror import Mirror
 
 _MAX_WAIT = 30.0  # seconds, for a save that may lack a process
 
@@ -58,7 +60,7 @@ class Run:
     writer: MetricWriter
     progress: Progress
     examples_at_peak: float | None
-    bucket: Mirror | None
+    bucket: "Mirror | None"
 
     @property
     def cfg(self) -> Config:
@@ -243,7 +245,7 @@ def services(
     checkpoints: Checkpointer,
     extras: Extras,
     metadata: dict[str, Any],
-    bucket: Mirror | None,
+    bucket: "Mirror | None",
 ) -> Iterator[Run]:
     """Open the log, the progress display and the run's other outputs.
 

@@ -26,7 +26,6 @@ from vit_jax.evals.passes import ahead
 from vit_jax.objectives import DistillConfig
 from vit_jax.process.preemption import INTERRUPTED, Preemption
 from vit_jax.train import build as build_lib
-from vit_jax.train import initial_state
 from vit_jax.train.batches import device_batches
 from vit_jax.train.report.progress import Progress
 from vit_jax.workdir import folder as workdir
@@ -149,7 +148,7 @@ def _rows(
         lambda variables, image: compact(predict(variables, image), cache.top_k, cache.temperature),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
-    frozen = initial_state.place(variables, abstract)
+    frozen = sharding.place(variables, abstract)
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
     device = device_batches(
         cfg.data, objective, stream.source, mesh, seed=cfg.seed, start=steps.start

@@ -12,7 +12,8 @@ import numpy as np
 
 from vit_jax import data, models, objectives
 from vit_jax.config.tree import Config
-from vit_jax.data.augment import jitter, parse
+from vit_jax.data.augment import parse
+from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.config import is_on, mean_color
 from vit_jax.data.images.ops import Operation
 from vit_jax.data.sources.base import Example, Labelled, digest_of

@@ -37,7 +37,9 @@ def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
     figures.log_ticks(lower.yaxis, *lower.get_ylim())
     total = sum(each.count for each in bins)
     heading = f"{title}\nECE {expected_error(list(bins)):.2%}, {total:,} images"
-    return figures.finish(figure, upper, heading)
+    # Between the panels, where no bar is.
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.02), "ncols": 3, "fontsize": 7}
+    return figures.finish(figure, upper, heading, **below)
 
 
 def draw_sizes(

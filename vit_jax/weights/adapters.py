@@ -4,7 +4,6 @@
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,44 +11,14 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, lora
 from vit_jax.weights.apply import OtherHead
+from vit_jax.weights.config import Base, ResizeRule
 from vit_jax.weights.files import WeightsFile, digest
 from vit_jax.weights.readers.ckpt import Checkpoint
-from vit_jax.weights.resize import ResizeRule
 
 Read = Callable[..., Mapping[str, np.ndarray]]  # `weights.read`
 
-KEY = "base"  # in a run's metadata
 _MOST = 16  # runs of which each is the next one's base
 _bases: ContextVar[int] = ContextVar("bases", default=0)  # how many are being read
-
-
-class Base(NamedTuple):
-    """Where a run's frozen parameters come from, as its checkpoints keep it in their metadata."""
-
-    weights: str  # the reference, with an absolute path and, of a run, the step
-    resize: str  # the rule that brought tables and kernels to the model's sizes
-    ema: bool  # the moving average of the other run was taken
-    skip: tuple[str, ...]  # what of the file was not taken
-    scale: float  # alpha / r
-    digest: str = ""  # of all the frozen parameters; "" only before a run first reads them
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> "Base | None":
-        """Return the base that a run's metadata names; None for a run that saves everything."""
-        saved = metadata.get(KEY)
-        if not saved:
-            return None
-        try:
-            base = cls(**{**saved, "skip": tuple(saved["skip"]), "scale": float(saved["scale"])})
-            kinds = {name: type(value) for name, value in base._asdict().items()}
-            ResizeRule(base.resize)
-        except (TypeError, KeyError, ValueError):
-            kinds = {}
-        usual = kinds == {**cls.__annotations__, "skip": tuple}
-        # Without a digest any weights would do.
-        if not usual or not base.digest or not all(isinstance(x, str) for x in base.skip):
-            raise UserError("what the run says of its base is damaged; train it anew")
-        return base
 
 
 def resolved(ref: str) -> str:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the parameters of a fresh run come from: references "KIND:PATH", and the config group."""
+"""Where the parameters of a fresh run come from: references "KIND:PATH", and the config group.
+
+`Base` and the keys are what a run's metadata says of the weights that its checkpoints hold.
+"""
 
 import dataclasses
+import enum
 import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.settings import fields
-from vit_jax.weights.resize import ResizeRule
 
 KINDS = ("hub", "hf")  # two names of one kind: a repository
 CHECKPOINT = "ckpt"  # the kind that is a directory, not a file
@@ -16,6 +21,24 @@ _PLACES = {
     CHECKPOINT: "DIR",
     **dict.fromkeys(KINDS, "USER/NAME"),
 }
+
+# Keys of a run's metadata: whether its model is its moving average, as DINO's teacher is; the
+# parameters that its objective adds to the model; the `Base` of a run that saves only a part.
+AVERAGE = "takes_average"
+OWN_PARAMETERS = "own_parameters"
+BASE = "base"
+
+
+class ResizeRule(enum.StrEnum):
+    """Whose rule resizes what depends on the image, window or patch size."""
+
+    AUTO = "auto"  # Google's for npz:, timm's for the others
+    TIMM = "timm"  # bicubic, antialiased; bias tables linear between geometric positions
+    OFFICIAL = "official"  # DeiT's and Swin's loaders: bicubic with a = -0.75, not antialiased
+    GOOGLE = "google"  # vision_transformer: bilinear between aligned corners
+    TIMM_NPZ = "timm_npz"  # timm's loader of Google's files: bilinear, not antialiased
+    NAFLEX = "naflex"  # SigLIP 2 for images of any shape: bilinear, antialiased
+    NONE = "none"  # refuse another size
 
 
 def split(ref: str) -> tuple[str, str]:
@@ -68,3 +91,32 @@ class InitConfig:
                 "init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR",
                 field="init.ema",
             )
+
+
+class Base(NamedTuple):
+    """Where a run's frozen parameters come from, as its checkpoints keep it in their metadata."""
+
+    weights: str  # the reference, with an absolute path and, of a run, the step
+    resize: str  # the rule that brought tables and kernels to the model's sizes
+    ema: bool  # the moving average of the other run was taken
+    skip: tuple[str, ...]  # what of the file was not taken
+    scale: float  # alpha / r
+    digest: str = ""  # of all the frozen parameters; "" only before a run first reads them
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> "Base | None":
+        """Return the base that a run's metadata names; None for a run that saves everything."""
+        saved = metadata.get(BASE)
+        if not saved:
+            return None
+        try:
+            base = cls(**{**saved, "skip": tuple(saved["skip"]), "scale": float(saved["scale"])})
+            kinds = {name: type(value) for name, value in base._asdict().items()}
+            ResizeRule(base.resize)
+        except (TypeError, KeyError, ValueError):
+            kinds = {}
+        usual = kinds == {**cls.__annotations__, "skip": tuple}
+        # Without a digest any weights would do.
+        if not usual or not base.digest or not all(isinstance(x, str) for x in base.skip):
+            raise UserError("what the run says of its base is damaged; train it anew")
+        return base

@@ -13,17 +13,18 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
+from vit_jax.models.initial import drawn
 from vit_jax.process import waiting
 from vit_jax.weights import grids
 from vit_jax.weights import resize as resize_lib
 from vit_jax.weights.apply import OtherHead, fill
-from vit_jax.weights.config import CHECKPOINT, KINDS, split
+from vit_jax.weights.config import CHECKPOINT, KINDS, OWN_PARAMETERS, Base, ResizeRule, split
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
 from vit_jax.weights.names import google, hf, hf_config, timm
 from vit_jax.weights.published import table as published
 from vit_jax.weights.readers import npz_file, repository, safetensors_file, torch_file
-from vit_jax.weights.resize import ResizeRule, resizer
+from vit_jax.weights.resize import resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
 
@@ -186,11 +187,11 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
             f"{saved.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
             "set model.mup_base_dim and mup_base_heads as they were in its config"
         )
-    theirs = set(saved.metadata.get(ckpt.OWN_PARAMETERS, ()))
+    theirs = set(saved.metadata.get(OWN_PARAMETERS, ()))
     entries = ckpt.entries(models.abstract(cfg))
     beside = ckpt.entries({"params": own.shapes}) if own else []
     is_ignored = lambda name: name.partition("/")[0] in theirs  # noqa: E731
-    base = adapters.Base.of(saved.metadata)
+    base = Base.of(saved.metadata)
     source = saved.file if base is None else adapters.whole(saved, base, read)
     flexi = getattr(saved.model, "base_patch", ())
     rule = ResizeRule.TIMM_NPZ if flexi else ResizeRule.AUTO  # as its forward pass resizes
@@ -229,13 +230,12 @@ def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> 
     """Return the model's own initial values of the named variables, computing no others."""
     if not names:
         return {}
+    cfg = models.looped(cfg)
     module = models.create(cfg)
 
-    @jax.jit  # which prunes what is not returned
     def values(key: jax.Array) -> dict[str, jax.Array]:
         params, state = models.init(module, cfg, key)
         leaves = trees.named_leaves({"params": params, **state})
         return {name: leaf for name, leaf in leaves if name in names}
 
-    drawn = values(jax.random.key(0) if key is None else key)
-    return {name: np.asarray(value) for name, value in drawn.items()}
+    return dict(drawn(values, jax.random.key(0) if key is None else key))

@@ -8,7 +8,6 @@ Position tables that one side computes and the other stores are matched too: MAE
 like it.
 """
 
-import enum
 import functools
 import math
 import re
@@ -32,23 +31,12 @@ from vit_jax.models.resample import (
     triangle,
 )
 from vit_jax.weights.apply import Resizer
+from vit_jax.weights.config import ResizeRule
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Shape
 
 _KEY = "pos_embed"
 _ERROR = 1e-4  # of a stored table; MAE's is float32
-
-
-class ResizeRule(enum.StrEnum):
-    """Whose rule resizes what depends on the image, window or patch size."""
-
-    AUTO = "auto"  # Google's for npz:, timm's for the others
-    TIMM = "timm"  # bicubic, antialiased; bias tables linear between geometric positions
-    OFFICIAL = "official"  # DeiT's and Swin's loaders: bicubic with a = -0.75, not antialiased
-    GOOGLE = "google"  # vision_transformer: bilinear between aligned corners
-    TIMM_NPZ = "timm_npz"  # timm's loader of Google's files: bilinear, not antialiased
-    NAFLEX = "naflex"  # SigLIP 2 for images of any shape: bilinear, antialiased
-    NONE = "none"  # refuse another size
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:

@@ -16,7 +16,7 @@ import jax
 
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.config import check_path, steps_in
-from vit_jax.distill.cache import RECORD
+from vit_jax.distill import RECORD
 from vit_jax.errors import IO_ERROR, MACHINE, UserError
 from vit_jax.storage import bucket as bucket_folder
 from vit_jax.storage import files, foreign, remote

@@ -42,15 +42,12 @@ _AT_END, _AFTER_ERROR, _GRACE = 600.0, 10.0, 25.0
 
 
 @contextlib.contextmanager
-def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"]:
-    """Copy the run in `path`, which this process has locked, to the bucket at `url`, "" for none.
+def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror"]:
+    """Copy the run in `path`, which this process has locked, to the bucket at `url`.
 
     Raises UserError: another process uses the bucket's folder, or the bucket did not take all
     files; RemoteError.
     """
-    if not url:
-        yield None
-        return
     if jax.process_index() == 0:
         print(f"{url}: the run works in {path}, and is copied from there", flush=True)
     mirror = Mirror(url, path)

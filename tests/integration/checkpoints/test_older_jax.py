@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run begun with the oldest JAX of the range is read, and continued, by the one that is here.
 
-tests/golden/run_jax_0_10_0 was written by requirements-oldest.txt on Python 3.11, eight steps of
+tests/golden/run_jax_0_10_0 was written by locks/oldest.txt on Python 3.11, eight steps of
 which the second four, and what a finished run leaves, were taken away:
 
     python main.py --config=configs/vit_mu_digits.py --config.model.dim=16 --config.model.depth=1 \

@@ -13,8 +13,9 @@ import pytest
 from tests.faults.test_broken_records import labelled, rewritten
 from tests.refusals import refused_by
 from tests.unit.cli.test_doctor import DIGITS, ROOT, digits
-from vit_jax.cli import check_machine, doctor
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING
+from vit_jax.cli import doctor
+from vit_jax.cli.checks import machine
+from vit_jax.cli.checks.machine import BROKEN, OK, WARNING
 from vit_jax.data.sources.digits import prepare
 from vit_jax.errors import UserError
 
@@ -84,7 +85,7 @@ def test_a_command_that_is_cut_short(
     def stopped() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doctor.check_machine, "packages", stopped)
+    monkeypatch.setattr(doctor.machine, "packages", stopped)
     assert doctor.main(["doctor"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     done = subprocess.run(
@@ -100,7 +101,7 @@ def test_a_command_that_is_cut_short(
 
 
 def test_a_step_on_all_devices() -> None:
-    assert check_machine.step() == (OK, "a tiny ViT trains; the same loss on 8 devices", "")
+    assert machine.step() == (OK, "a tiny ViT trains; the same loss on 8 devices", "")
 
 
 def test_a_run_larger_than_the_machine(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from PIL import Image
 from tests.browser import browser_needed
 from tests.unit.demo import colors
 from tests.unit.demo.colors import photo
+from vit_jax import errors
 from vit_jax.cli import serve
 
 ROOT = Path(__file__).parents[3]
@@ -307,7 +308,7 @@ def test_a_second_page_names_the_port_and_ctrl_c_ends_the_first(
 
 
 ERRORS = {
-    "packages": ([], 'needs starlette and uvicorn: pip install -e ".[serve]"'),
+    "packages": ([], f"needs starlette and uvicorn: {errors.install('serve')}"),
     "host": (["--host=203.0.113.1"], "--host=203.0.113.1 is no IPv4 address of this machine"),
     "proxy": (["--public_url=example.com"], "--public_url=example.com must be the proxy's scheme"),
     "no example": (["--examples=no.png"], "no.png: no such file"),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`visualize --augmentations` shows what the pipeline and the step really make."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -167,7 +169,8 @@ class Crops(objectives.Objective):
 
 
 def test_several_views_have_a_row_each(config, files, drawn, tmp_path, monkeypatch):
-    monkeypatch.setitem(objectives.OBJECTIVES, CropsConfig, Crops)
+    monkeypatch.setitem(objectives.OBJECTIVES, "CropsConfig", "crops")
+    monkeypatch.setitem(sys.modules, "vit_jax.objectives.crops", sys.modules[__name__])
     config.objective = CropsConfig()
     lines = augmentation_sheets.write_sheets(config, files, tmp_path, 6)
     assert lines[:2] == [str(tmp_path / name) for name in SHEETS[:2]]

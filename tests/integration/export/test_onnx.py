@@ -16,7 +16,7 @@ from vit_jax.inference.forward import make_forward
 from vit_jax.models import DType
 
 needs_onnx = pytest.mark.skipif(
-    importlib.util.find_spec("jax2onnx") is None, reason="needs requirements-onnx.txt"
+    importlib.util.find_spec("jax2onnx") is None, reason="needs locks/onnx.txt"
 )
 
 

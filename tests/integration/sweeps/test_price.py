@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,29 @@ def test_every_sweep_file_makes_points(path: Path, monkeypatch: pytest.MonkeyPat
     assert len({point.name for point in made}) == len(made)
     text = path.read_text()
     assert f"configs/sweeps/{path.name}" in text
+
+
+def test_a_terminal_shows_a_table_and_a_pipe_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made,) = sweep_plan.make_all(
+        sweep_plan.read(files.ROOT / "configs/sweeps/pooling_digits.py"),
+        [{"config": f"{files.ROOT}/configs/vit_mu_digits.py", "optim.lr": 0.1, "name": "lr=0.1"}],
+        find_device("v5e", 1),
+    )
+    monkeypatch.setattr(sweep_plan, "points", lambda *_: [made])
+    file = files.ROOT / "configs/sweeps/pooling_digits.py"
+    for terminal, asked, is_table in (
+        (True, None, True),
+        (False, None, False),
+        (True, True, False),
+        (False, False, True),
+    ):
+        monkeypatch.setattr("sys.stdout.isatty", lambda terminal=terminal: terminal)
+        sweep_plan.plan(sweep_plan.PlanSweep(file=file, json=asked), {})
+        first = capsys.readouterr().out.splitlines()
+        if is_table:
+            assert first[0].split() == ["run", "parameters", "steps", "examples", "FLOPs", "time"]
+            assert first[2].split()[:2] == ["lr=0.1", f"{made.params:,}"]
+        else:
+            assert json.loads(first[0])["name"] == "lr=0.1"

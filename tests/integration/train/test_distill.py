@@ -23,7 +23,6 @@ from vit_jax.distill import teacher as teacher_lib
 from vit_jax.errors import UserError
 from vit_jax.objectives import SupervisedConfig, create
 from vit_jax.train import build as build_lib
-from vit_jax.train import initial_state
 from vit_jax.train.loop import fit
 
 
@@ -54,7 +53,7 @@ def steps(cfg: Config, devices: int, count: int = 2) -> tuple[list[dict[str, flo
     parts = build_lib.build(cfg, num_examples=1000)
     state = build_lib.init_state(cfg, parts, mesh)
     abstract = build_lib.placed(parts.objective.frozen, mesh)
-    frozen = initial_state.place(
+    frozen = sharding.place(
         {"teacher": teacher_lib.read_weights(cfg.objective.distill)[0]}, abstract
     )
     where = jax.tree.map(lambda leaf, wanted: leaf.sharding == wanted.sharding, frozen, abstract)
@@ -100,9 +99,7 @@ def test_a_broken_teacher_teaches_nothing(weights: str) -> None:
     before = jax.tree.map(np.asarray, state.params)
     variables = teacher_lib.read_weights(cfg.objective.distill)[0]
     variables["params"]["head"]["bias"] = np.full(10, np.nan, np.float32)
-    frozen = initial_state.place(
-        {"teacher": variables}, build_lib.placed(parts.objective.frozen, mesh)
-    )
+    frozen = sharding.place({"teacher": variables}, build_lib.placed(parts.objective.frozen, mesh))
     batch = {
         "image": np.zeros((16, *models.input_shape(cfg.model)), np.uint8),
         "label": np.zeros(16, np.int32),

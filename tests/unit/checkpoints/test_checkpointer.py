@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import shutil
-import time
+import threading
 from pathlib import Path
 
 import jax
@@ -85,19 +85,21 @@ def test_metadata_reads_no_arrays(tmp_path):
 
 
 def test_save_returns_before_the_work_behind_it_is_done(tmp_path, monkeypatch):
-    original = Checkpointer._remove
+    original, returned = Checkpointer._remove, threading.Event()
 
     def slow(self, steps):
-        time.sleep(0.5)
+        assert returned.wait(60)
         original(self, steps)
 
     monkeypatch.setattr(Checkpointer, "_remove", slow)
     ck = _open(tmp_path)
-    start = time.monotonic()
-    ck.save(1, _state(1), metadata={})
-    assert time.monotonic() - start < 0.5
-    ck.wait()
-    assert time.monotonic() - start >= 0.5
+    ck.save(1, _state(1), metadata={})  # returns, though nothing can be removed yet
+    waiting = threading.Thread(target=ck.wait)
+    waiting.start()
+    assert waiting.is_alive()
+    returned.set()
+    waiting.join(60)
+    assert not waiting.is_alive()
 
 
 def test_abstract_tree_without_shardings_restores_to_one_device(tmp_path):

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from vit_jax import __version__
 from vit_jax.__main__ import VERBS
+from vit_jax.__main__ import main as vit_jax
 from vit_jax.cli import models, prepare, sweep
 
 
@@ -15,6 +17,7 @@ from vit_jax.cli import models, prepare, sweep
 def test_a_module_of_a_verb_runs_it(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    verb = verb.replace("-", "_")
     monkeypatch.setattr(sys, "argv", [f"{verb}.py", "--nonsense=1", "--config=no.py"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"vit_jax.cli.{verb}", run_name="__main__")
@@ -47,3 +50,9 @@ def test_a_mistake_is_one_line(words: str, capsys: pytest.CaptureFixture[str]) -
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert MISTAKES[words] in line
+
+
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_the_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vit_jax(["vit_jax", word]) == 0
+    assert capsys.readouterr().out == f"vitjax {__version__}\n"

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.photos import write_folder
+from tests.photos import write_folder, write_images
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli import check_machine, doctor
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING
+from vit_jax.api import get_config
+from vit_jax.cli import doctor
+from vit_jax.cli.checks import machine
+from vit_jax.cli.checks.machine import BROKEN, OK, WARNING
 from vit_jax.errors import UserError
 from vit_jax.process import launch, startup
 from vit_jax.train import estimate
@@ -49,7 +51,7 @@ def test_what_is_missing_ends_it_early(
             return found(name)
         raise ImportError(f"libGL.so.1: cannot open shared object file\n({name})")
 
-    monkeypatch.setattr(check_machine.importlib, "import_module", without)
+    monkeypatch.setattr(machine.importlib, "import_module", without)
     assert doctor.main(["doctor", DIGITS]) == 1
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out[:-1]] == ["packages", "imports"]
@@ -74,11 +76,11 @@ def test_an_error_is_a_line_and_debug_shows_more(capsys: pytest.CaptureFixture[s
 def test_versions_and_their_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={'.'.join(map(str, launch._LEAST))}"
-    assert check_machine.requirements() == (project["dependencies"], "pyproject.toml")
-    assert check_machine.packages().state == OK
+    assert machine.requirements() == (project["dependencies"], "pyproject.toml")
+    assert machine.packages().state == OK
     wanted = ["jax>=0.1", "numpy>=99,<100", "no-such-package>=1", "tf>=1; extra == 'tf'"]
-    monkeypatch.setattr(check_machine, "requirements", lambda: (wanted, "x"))
-    state, text, fix = check_machine.packages()
+    monkeypatch.setattr(machine, "requirements", lambda: (wanted, "x"))
+    state, text, fix = machine.packages()
     assert state == BROKEN
     assert text == (
         f"numpy {np.__version__}, <100,>=99 is needed; no-such-package is missing, >=1 is needed"
@@ -106,17 +108,17 @@ NVIDIA, TPU = ["/dev/nvidia0"], ["/dev/accel0"]
 def test_accelerators(
     plugins: list[str], files: list[str], seen: list[str], asked: str, state: str, told: str
 ) -> None:
-    finding = check_machine.judge_devices(plugins, files, seen, asked)
+    finding = machine.judge_devices(plugins, files, seen, asked)
     assert told in str(finding)
     assert (finding.state if finding else OK) == state
 
 
 def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_machine.devices() == (OK, f"8 x cpu; {len(os.sched_getaffinity(0))} CPU cores", "")
+    assert machine.devices() == (OK, f"8 x cpu; {len(os.sched_getaffinity(0))} CPU cores", "")
     monkeypatch.setattr(startup, "device_files", lambda: NVIDIA)
-    monkeypatch.setattr(check_machine, "_version", {"libtpu": "0.1"}.get)
-    monkeypatch.setattr(check_machine.importlib.metadata, "entry_points", lambda group: [])
-    _, text, fix = check_machine.devices()  # the tests set JAX_PLATFORMS
+    monkeypatch.setattr(machine, "_version", {"libtpu": "0.1"}.get)
+    monkeypatch.setattr(machine.importlib.metadata, "entry_points", lambda group: [])
+    _, text, fix = machine.devices()  # the tests set JAX_PLATFORMS
     assert text == "JAX_PLATFORMS=cpu hides libtpu, /dev/nvidia0"
     assert fix == "unset it"
 
@@ -134,32 +136,32 @@ def test_a_step_that_differs(
     losses: list[float], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = iter(losses)
-    monkeypatch.setattr(check_machine, "_first_loss", lambda *_: next(found))
-    state, text, _ = check_machine.step()
+    monkeypatch.setattr(machine, "_first_loss", lambda *_: next(found))
+    state, text, _ = machine.step()
     assert told in text
     assert state == (OK if losses == [2.3, 2.30001] else BROKEN)
 
 
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, text, _ = check_machine.disk(tmp_path / "not" / "there")
+    state, text, _ = machine.disk(tmp_path / "not" / "there")
     assert (state, text.partition(":")[0]) == (OK, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="mount the bucket"):
-        check_machine.disk(Path("hdfs://host/run"))
+        machine.disk(Path("hdfs://host/run"))
     if sys.platform == "linux":
-        assert check_machine.disk(Path("/proc/self")).state == BROKEN  # where no file can be made
+        assert machine.disk(Path("/proc/self")).state == BROKEN  # where no file can be made
     usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage)
-        assert check_machine.disk(tmp_path).text.startswith(f"{tmp_path}: 1.00 MiB free")
-        assert check_machine.disk(tmp_path).state == WARNING
+        assert machine.disk(tmp_path).text.startswith(f"{tmp_path}: 1.00 MiB free")
+        assert machine.disk(tmp_path).state == WARNING
     with monkeypatch.context() as patch:
 
         def full(_: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(os, "fsync", full)
-        assert "no file can be kept there (No space left" in check_machine.disk(tmp_path).text
+        assert "no file can be kept there (No space left" in machine.disk(tmp_path).text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,6 +215,24 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"{split}/sky/1.jpg: not a readable image"):
             doctor.dataset(cfg)
         broken.write_bytes(whole)
+
+
+def test_what_a_config_leaves_to_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes, batch and duration "auto"; images without labels, and no images at all."""
+    write_images(tmp_path, *(f"{i}.png" for i in range(70)))
+    seen = []
+    need = types.SimpleNamespace(device_total=2**30, checkpoint=2**20)
+    monkeypatch.setattr(
+        estimate, "estimate_memory", lambda cfg, *_: seen.append(cfg.data.batch_size) or need
+    )
+    cfg = get_config("unlabelled_folder:mae_small", {"data.name": f"folder:{tmp_path}"})
+    assert doctor.size(cfg, tmp_path).state == OK
+    state, text, _ = doctor.dataset(cfg)
+    assert state == OK
+    assert text.endswith("0 classes; train, val can be read")  # no knn
+    cfg = get_config("finetune_folder:small", {"data.name": f"folder:{tmp_path}/none"})
+    assert doctor.size(cfg, tmp_path).state == OK
+    assert seen == [8, 128]
 
 
 def test_the_classes_of_several_labels() -> None:

@@ -21,6 +21,12 @@ def test_a_teacher_of_the_same_classes_and_channels_fits() -> None:
     check(teacher(), STUDENT, DataConfig())
 
 
+def test_classes_that_the_data_will_decide_are_no_fault() -> None:
+    """A config that leaves them to the data has 0, whatever number stands in for them."""
+    nine = teacher(teacher=models.variant("vit_mu16", num_classes=9))
+    check(nine, models.variant("vit_mu16", num_classes=0), DataConfig())
+
+
 @pytest.mark.parametrize(
     "fields, field",
     [

@@ -21,6 +21,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval
 from vit_jax.export import card as model_card
 from vit_jax.export import folder as export_folder
+from vit_jax.export import hub
 from vit_jax.export import model as export
 from vit_jax.export.model import Format
 from vit_jax.export.quantize import WeightDType
@@ -158,6 +159,7 @@ BAD = {
     "target": (["--format=timm", "--to="], "add --to=DIR"),
     "int8 of timm": (["--format=timm", "--dtype=int8"], "is for --format=stablehlo; timm's"),
     "public": (["--format=timm", "--public"], "add --push=USER/REPO"),
+    "dry_run": (["--format=timm", "--dry_run"], "is of --push"),
     "positional": (["--format=timm", "x"], "unexpected argument 'x'"),
     "merging": (["--format=timm", "--model.token_merging=1"], "token_merging=1: its models"),
     "eps": (["--format=timm", "--model.norm_eps=1e-4"], "where the weights bear it, change it by"),
@@ -177,6 +179,20 @@ def test_mistakes_are_one_line(
     assert told.count("\n") == 1
     assert message in told
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_of_a_push_says_what_would_be_uploaded(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a token, a client or the Hub, which are not asked."""
+    monkeypatch.setattr(export, "make", lambda *_, **__: (FILES, NOTHING))
+    for name in ("check", "push"):
+        monkeypatch.setattr(hub, name, lambda *_, **__: pytest.fail("asked the Hub"))
+    words = [f"--from={run}", f"--to={tmp_path}/out", "--format=timm", "--push=me/x", "--dry_run"]
+    status, told = call(capsys, *words)
+    assert status == 0
+    assert "would upload 3 files, 26 bytes to me/x, private" in told
+    assert contents(tmp_path / "out") == FILES
 
 
 def described(model: Trained) -> dict:

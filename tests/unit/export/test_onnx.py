@@ -14,7 +14,7 @@ from vit_jax.export import onnx as export_onnx
 
 def test_a_missing_converter_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
-    with pytest.raises(UserError, match=r"needs jax2onnx; install it: .*requirements-onnx.txt"):
+    with pytest.raises(UserError, match=r"needs jax2onnx; install it: .*jax2onnx==0.17.1"):
         export_onnx.require()
 
 

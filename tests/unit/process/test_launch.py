@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from vit_jax import errors
 from vit_jax.process import launch
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_missing_package_is_named(
@@ -18,7 +21,15 @@ def test_a_missing_package_is_named(
         launch.load("broken_verb")
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "has no package 'no_such_package'" in line
+    assert "the package 'no_such_package' is not installed; " in line
+
+
+def test_the_command_that_installs_a_package_names_its_extra() -> None:
+    # By what the installed metadata says; here the package is installed from a clone.
+    for module, extra in {"sklearn.svm": "[train]", "tensorflow_datasets": "[train]"}.items():
+        line = errors.missing(module)
+        assert line.endswith(f"-m pip install -e '{ROOT}{extra}' installs it"), line
+    assert f"-e '{ROOT}' installs it" in errors.missing("einops")  # of no extra
 
 
 def test_a_module_of_our_own_that_is_missing_is_an_error_of_ours() -> None:
@@ -41,3 +52,13 @@ def test_an_old_python_is_refused(
     with pytest.raises(SystemExit):
         launch.begin()
     assert "is Python 3.10.4, and this needs Python 3.11 or newer" in capsys.readouterr().err
+
+
+def test_an_extra_is_installed_where_the_package_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = f"{sys.executable} -m pip install"
+    assert errors.install("serve") == f"{pip} -e '{ROOT}[serve]'"  # a checkout
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "vit_jax" / "errors.py"))
+    assert errors.install("serve") == f"{pip} 'vitjax[serve]'"  # a wheel
+    assert errors.install() == f"{pip} 'vitjax'"

@@ -60,7 +60,7 @@ def test_what_is_not_installed_has_a_name(monkeypatch: pytest.MonkeyPatch) -> No
         ("huggingface_hub", "hf://b/x", "hub"),
     ):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(UserError, match=rf"needs .*pip install 'vitjax\[{extra}\]'$"):
+        with pytest.raises(UserError, match=rf"needs .*pip install .*\[{extra}\]'$"):
             remote.read(address)
 
 

@@ -128,6 +128,11 @@ def _status(failure: BaseException, *, debug: bool) -> int:
     except UserError as error:
         print_error(str(error), debug=debug)
         return error.status
+    except ModuleNotFoundError as error:
+        if (error.name or "vit_jax").partition(".")[0] == "vit_jax":
+            raise
+        print_error(errors.missing(error.name or ""), debug=debug)
+        return UserError.status
     except BrokenPipeError:  # a reader such as `head` has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return 141  # as the shell has it for SIGPIPE

@@ -16,7 +16,7 @@ from vit_jax import errors
 from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.parsing import options
 from vit_jax.cli.parsing.options import Options, flag
-from vit_jax.cost.tables import format_flops
+from vit_jax.cost.tables import align, format_flops
 from vit_jax.errors import UserError
 from vit_jax.settings import config_files, measures
 from vit_jax.settings.durations import format_duration
@@ -61,9 +61,10 @@ class SweepFile:
 
 @dataclasses.dataclass(kw_only=True)
 class PlanSweep(Options):
-    """Prints one JSON line for each run of FILE, and on standard error what all of them cost.
+    """Prints a row for each run of FILE, and on standard error what all of them cost.
 
-    Makes no array and reads no image. --config.FIELD=VALUE sets a field of all runs.
+    Makes no array and reads no image. --config.FIELD=VALUE sets a field of all runs. A file or a
+    pipe gets one JSON line a run.
     """
 
     file: Path = flag(Path(), "a file of configs/sweeps", "[FILE]", ask=NO_FILE)
@@ -71,6 +72,7 @@ class PlanSweep(Options):
     device: str = flag("here", "estimates time: v4, v5e, v5p, v6e, H100, or FLOP/s such as 2e12")
     num_devices: int = flag(1, "devices that share each run", least=1)
     price: float | None = flag(None, "of a device and hour, any currency")
+    json: bool | None = flag(None, "JSON lines, not a table; by default where it is no terminal")
 
 
 def plan(given: PlanSweep, extra: Overrides) -> None:
@@ -79,8 +81,8 @@ def plan(given: PlanSweep, extra: Overrides) -> None:
     device = find_device(given.device, given.num_devices)
     drawn = file.search is not None
     found = draw(file, device, extra) if drawn else points(file, device, extra)
-    for point in found:
-        print(point_lib.to_line(point))
+    as_json = not sys.stdout.isatty() if given.json is None else given.json
+    print("\n".join(map(point_lib.to_line, found) if as_json else table(found)))
     if given.out is not None:
         if drawn:
             raise UserError(f"{file.path} is a search: its points come up as it runs; drop --out")
@@ -88,6 +90,23 @@ def plan(given: PlanSweep, extra: Overrides) -> None:
     print(total(found, device, given.price), file=sys.stderr)
     if drawn:
         print("(of a search: trials drawn at random, all run to their end)", file=sys.stderr)
+
+
+def table(points: Sequence[Point]) -> list[str]:
+    """Lay the points out in rows: what sets a run apart, its size and what it takes."""
+    rows = [
+        [
+            point.name,
+            f"{point.params:,}",
+            f"{point.steps:,}",
+            f"{point.examples:,}",
+            format_flops(point.flops),
+            _span(map(format_duration, point.seconds or ())),
+        ]
+        for point in points
+    ]
+    header = ["run", "parameters", "steps", "examples", "FLOPs", "time"]
+    return align(header, rows, right=[1, 2, 3, 4])
 
 
 def draw(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:

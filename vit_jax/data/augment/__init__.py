@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentation policies by the text that names them, and colour jitter; uint8 in, uint8 out."""
 
-from vit_jax.data.augment import autoaugment, randaug, self_supervised, three_augment, timm_randaug
-from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.images.ops import Policy
 from vit_jax.errors import UserError
-
-# What reads each form of `TransformConfig.auto_augment`, and how the form is written.
-_READERS = (randaug, timm_randaug, three_augment, self_supervised, autoaugment)
 
 
 def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
@@ -20,9 +15,19 @@ def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
     """
     if not text:
         return None
-    for reader in _READERS:
+    # Late: most runs of small images have no policy.
+    from vit_jax.data.augment import (
+        autoaugment,
+        randaug,
+        self_supervised,
+        three_augment,
+        timm_randaug,
+    )
+
+    readers = (randaug, timm_randaug, three_augment, self_supervised, autoaugment)
+    for reader in readers:
         policy = reader.read(text, fill)
         if policy is not None:
             return policy
-    forms = " or ".join(reader.FORM for reader in _READERS)
+    forms = " or ".join(reader.FORM for reader in readers)
     raise UserError(f"auto_augment={text!r} is no policy; write '' or {forms}")

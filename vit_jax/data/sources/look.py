@@ -35,6 +35,7 @@ MOST_FAR = 100_000  # with more files in a bucket, none is looked at: each is a 
 CHUNK = 256  # files between two writes of the cache
 _NEAR_THREADS, _FAR_THREADS = 16, 64
 _GONE, _FORBIDDEN = "gone", "that may not be read"
+BY_CONTENT = "(by content)"  # in the notes on copies alone
 # What `kept` has made inside of `once`. Each thread has its own: two runs in one process do not end
 # at the same time, and a later run must not see what an earlier one has left.
 _kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
@@ -346,16 +347,16 @@ def copies_told(
         if len({(splits[i], classes[i]) for i in members}) < len(members):
             twice.append(" = ".join(first[:2]))
     found = [
-        f"{_images(pairs)} in {' and in '.join(where)} (by content), first: {min(pairs)}"
+        f"{_images(pairs)} in {' and in '.join(where)} {BY_CONTENT}, first: {min(pairs)}"
         for where, pairs in sorted(across.items())
     ]
     if classed:
         have = f"{len(classed):,} images have" if len(classed) > 1 else "1 image has"
-        found.append(f"{have} two classes or more (by content), first: {min(classed)}")
+        found.append(f"{have} two classes or more {BY_CONTENT}, first: {min(classed)}")
     if twice:
         times = "there twice or more in a class" if any(classes) else "there twice or more"
         are = f"{len(twice):,} images are" if len(twice) > 1 else "1 image is"
-        found.append(f"{are} {times} (by content), first: {min(twice)}")
+        found.append(f"{are} {times} {BY_CONTENT}, first: {min(twice)}")
     return found
 
 

@@ -352,7 +352,7 @@ class Batches:
                 self._put(batch, row, example, varies, reads)
             except DataError as error:
                 if self.seed is None:
-                    advice = f"an evaluation replaces none; {_all_such(self.source)}"
+                    advice = f"repair or remove it, {_all_such(self.source)}; none is replaced here"
                     raise DataError(f"{error} ({advice})") from error
                 self._replace(batch, row, example, positions[row : row + 1], error)
 
@@ -436,7 +436,7 @@ def _all_such(source: Source) -> str:
     """Name the command that lists all unusable examples of a dataset."""
     name = shlex.quote(dataset_of(source.name).removeprefix("./"))
     plain = name if "/" in name or full_name(name) != name else f"./{name}"
-    return f"`vit_jax prepare {plain} --check` lists all such"
+    return f"`vit_jax check-data {plain}` lists all such"
 
 
 def _reason(error: Exception) -> str:

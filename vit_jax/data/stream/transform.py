@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.checks import check_pad
 from vit_jax.data.config import (
     AS_SHOWN,
@@ -169,6 +168,8 @@ class Transform:
         if self._policy is not None:
             image = self._policy(np.ascontiguousarray(image), rng)
         if cfg.color_jitter:
+            from vit_jax.data.augment.pillow import jitter  # late: few runs need Pillow's colours
+
             image = jitter(np.ascontiguousarray(image), cfg.color_jitter, rng)
         return image
 

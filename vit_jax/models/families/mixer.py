@@ -24,8 +24,11 @@ from vit_jax.settings.fields import value
 class MixerConfig(ModelConfig):
     """An MLP-Mixer; the defaults are Mixer-B/16 of google-research/vision_transformer.
 
-    `token_mlp_dim` and `channel_mlp_dim` are the hidden widths of the MLPs over the tokens and over
-    the channels; the other fields are as in `ViTConfig`.
+    Fields not listed are as in `ViTConfig`.
+
+    Attributes:
+        token_mlp_dim: hidden width of the MLPs over the tokens.
+        channel_mlp_dim: hidden width of the MLPs over the channels.
     """
 
     patch: tuple[int, ...] = (16, 16)

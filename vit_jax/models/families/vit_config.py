@@ -89,10 +89,10 @@ class ViTConfig(ModelConfig):
         mup_base_heads: the `num_heads` there; 0 says that heads were as wide as here.
     """
 
-    patch: tuple[int, ...] = (16, 16)
-    base_patch: tuple[int, ...] = value((), least=1)
+    patch: tuple[int, ...] = value((16, 16), unit="pixels")
+    base_patch: tuple[int, ...] = value((), least=1, unit="pixels")
     base_grid: tuple[int, ...] = value((), least=1)
-    drawn_patches: tuple[int, ...] = value((), least=1)
+    drawn_patches: tuple[int, ...] = value((), least=1, unit="pixels")
     dim: int = value(768, least=1)
     depth: int = value(12, least=1)
     num_heads: int = value(12, least=1)

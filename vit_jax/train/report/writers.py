@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers of metrics: a JSON-lines file always, TensorBoard and Weights & Biases on request."""
+"""Writers of metrics: JSON lines always; TensorBoard, Weights & Biases, Trackio on request."""
 
 import contextlib
 import hashlib
+import importlib
 import json
 import math
 import sys
@@ -104,18 +105,12 @@ class WandbWriter:
 
     def __init__(self, project: str, directory: Path, *, run_config: Mapping[str, Any]) -> None:
         """Start or continue the run; raises UserError: the package wandb is not installed."""
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise UserError(
-                f"log.wandb_project={project!r} needs the package wandb: "
-                "pip install wandb, or leave log.wandb_project empty"
-            ) from None
+        wandb = _imported("wandb", project)
         self._run = wandb.init(
             project=project,
             dir=str(directory),
             name=directory.name,
-            id=hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:16],
+            id=_identity(directory),
             resume="allow",
             config=dict(run_config),
         )
@@ -126,6 +121,57 @@ class WandbWriter:
 
     def close(self) -> None:
         self._run.finish()
+
+
+class TrackioWriter:
+    """Writes to Trackio on this machine; a workdir is one run there, however often it is resumed.
+
+    `trackio show` opens its page. TRACKIO_DIR is where it keeps its files.
+    """
+
+    def __init__(
+        self, project: str, directory: Path, *, run_config: Mapping[str, Any], sent: int = 0
+    ) -> None:
+        """Start or continue the run, which has the lines up to step `sent`.
+
+        Raises UserError: the package trackio is not installed.
+        """
+        trackio = _imported("trackio", project)
+        self._sent = sent
+        self._run = trackio.init(
+            project=project,
+            # All that tells runs apart.
+            name=f"{directory.name}-{_identity(directory)[:6]}",
+            resume="allow",
+            config=dict(run_config),
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
+        """Send the scalars, unless a killed process did before its run was continued."""
+        if step > self._sent:
+            self._run.log({name: float(value) for name, value in scalars.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _imported(package: str, project: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        field = f"log.{package}_project"
+        raise UserError(
+            f"{field}={project!r} needs the package {package}: "
+            f"pip install {package}, or leave {field} empty"
+        ) from None
+
+
+def _identity(directory: Path) -> str:
+    """Return 16 characters that stand for a workdir, wherever it is named from."""
+    return hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:16]
 
 
 class Writers:
@@ -148,17 +194,22 @@ def make_writer(
 ) -> MetricWriter:
     """Open the writers that `cfg` names for a run that continues after `step`.
 
-    Only process 0 of a run writes. `run_config` is shown by Weights & Biases.
+    Only process 0 of a run writes. `run_config` is shown by Weights & Biases and Trackio.
 
-    Raises UserError: `cfg` asks for wandb and it is not installed.
+    Raises UserError: `cfg` asks for a package that is not installed.
     """
     if jax.process_index() != 0:
         return Writers(())
     workdir.mkdir(parents=True, exist_ok=True)
     writers: list[MetricWriter] = []
-    if cfg.wandb_project:  # first: it may raise
-        writers.append(WandbWriter(cfg.wandb_project, workdir, run_config=run_config or {}))
-    writers.append(JsonlWriter(workdir / workdir_lib.METRICS, step=step))
+    lines, own = workdir / workdir_lib.METRICS, run_config or {}
+    if cfg.wandb_project:  # these first: they may raise
+        writers.append(WandbWriter(cfg.wandb_project, workdir, run_config=own))
+    if cfg.trackio_project:
+        sent = max((row["step"] for row in read_jsonl(lines)), default=0)
+        project = cfg.trackio_project
+        writers.append(TrackioWriter(project, workdir, run_config=own, sent=sent))
+    writers.append(JsonlWriter(lines, step=step))
     if cfg.tensorboard:
         writers.append(TensorBoardWriter(workdir / workdir_lib.TENSORBOARD, step=step))
     return Writers(writers)

@@ -11,13 +11,9 @@ from vit_jax import models, trees
 from vit_jax.checkpoints import reader
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import ModelConfig
+from vit_jax.weights.config import AVERAGE
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor
-
-# Keys of a run's metadata: whether its model is its moving average, as DINO's teacher is; and the
-# parameters that its objective adds to the model.
-AVERAGE = "takes_average"
-OWN_PARAMETERS = "own_parameters"
 
 
 class Checkpoint:

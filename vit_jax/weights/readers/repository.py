@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.errors import UserError, shown
+from vit_jax.errors import UserError, install, shown
 from vit_jax.process import waiting
 from vit_jax.storage import foreign
 from vit_jax.weights import files
@@ -147,7 +147,7 @@ def _client() -> Any:
         import huggingface_hub.errors  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(
-            "a repository of the Hugging Face Hub needs huggingface_hub: pip install -e '.[hub]'; "
+            f"a repository of the Hugging Face Hub needs huggingface_hub: {install('hub')}; "
             "a folder with its files, hub:./FOLDER, needs nothing"
         ) from None
     return huggingface_hub

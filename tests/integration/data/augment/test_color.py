@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.unit.data.augment.test_color import RNG
-from vit_jax.data.augment import jitter, parse, pillow
+from vit_jax.data.augment import parse, pillow
+from vit_jax.data.augment.pillow import jitter
 
 
 @pytest.mark.parametrize("strength", [0.3, 1.5])

@@ -3,7 +3,8 @@
 
 import numpy as np
 
-from vit_jax.data.augment import jitter, parse
+from vit_jax.data.augment import parse
+from vit_jax.data.augment.pillow import jitter
 
 RNG = np.random.default_rng
 

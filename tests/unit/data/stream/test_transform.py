@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.unit.data.conftest import encode
-from vit_jax.data.augment import jitter, parse
+from vit_jax.data.augment import parse
+from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.config import Crop, Resize, TransformConfig
 from vit_jax.data.stream import transform as module
 from vit_jax.data.stream.transform import Transform, View, draws, one_view

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import json
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -83,12 +85,61 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_wandb_missing_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="pip install wandb") as caught:
-        writers.make_writer(LogConfig(wandb_project="vit"), tmp_path)
+@pytest.mark.parametrize("package", ["wandb", "trackio"])
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        UserError, match=f"log.{package}_project='vit'.*install {package}"
+    ) as caught:
+        writers.make_writer(LogConfig(**{f"{package}_project": "vit"}), tmp_path)
     assert "\n" not in str(caught.value)
     assert os.listdir(tmp_path) == []
+
+
+class Trackio:
+    """As trackio: what it was asked for, in order."""
+
+    def __init__(self):
+        self.asked = []
+
+    def init(self, **given):
+        self.asked.append((given["project"], given["name"], given["resume"], given["config"]))
+        return self
+
+    def log(self, metrics, step=None):
+        self.asked.append((step, metrics))
+
+    def finish(self):
+        self.asked.append("finish")
+
+
+def test_trackio_has_each_step_of_a_workdir_once(tmp_path, monkeypatch):
+    there = Trackio()
+    monkeypatch.setitem(sys.modules, "trackio", there)
+    cfg = LogConfig(tensorboard=False, trackio_project="vit")
+    for step in (0, 2):  # continued at 2, though lines were written up to 4
+        writer = writers.make_writer(cfg, tmp_path, step=step, run_config={"seed": 1})
+        for now in range(step + 1, step + 5):
+            writer.write(now, {"train/loss": np.float32(now)})
+        writer.close()
+    first, second = (each for each in there.asked if len(each) == 4)
+    assert first == second == ("vit", first[1], "allow", {"seed": 1})
+    assert first[1].startswith(f"{tmp_path.name}-")
+    sent = [each for each in there.asked if len(each) == 2]
+    assert sent == [(now, {"train/loss": float(now)}) for now in range(1, 7)]
+    assert there.asked[-1] == "finish"
+
+
+def test_trackio_itself_takes_what_is_sent(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
+    pytest.importorskip("trackio", reason="optional; pip install trackio")
+    for sent in (0, 2):
+        writer = writers.TrackioWriter("vit", tmp_path / "run", run_config={"a": 1}, sent=sent)
+        for step in (1, 2) if not sent else (2, 3):
+            writer.write(step, {"train/loss": 1.0})
+        writer.close()
+    with contextlib.closing(sqlite3.connect(next((tmp_path / "trackio").glob("*.db")))) as base:
+        assert [row[0] for row in base.execute("SELECT step FROM metrics ORDER BY id")] == [1, 2, 3]
 
 
 def test_wandb_continues_one_run_per_workdir(tmp_path, monkeypatch):

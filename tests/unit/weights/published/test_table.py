@@ -3,6 +3,8 @@
 
 import dataclasses
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +182,9 @@ class NewConfig(models.ModelConfig):
 
 def test_a_family_of_the_users_own_has_timms_default(monkeypatch: pytest.MonkeyPatch) -> None:
     family = Family(config=NewConfig, module=nn.Module, variants={}, validate=lambda cfg: None)
-    monkeypatch.setitem(models._FAMILIES, NewConfig, family)
+    monkeypatch.setitem(models.FAMILIES, "NewConfig", "new")
+    module = types.SimpleNamespace(FAMILY=family)
+    monkeypatch.setitem(sys.modules, "vit_jax.models.families.new", module)
     found = preprocessing("timm:x.pth", NewConfig())
     assert (found.mean, found.std) == (IMAGENET, IMAGENET_STD)
     assert found.transform == center(0.875)

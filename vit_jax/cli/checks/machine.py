@@ -37,7 +37,7 @@ _LOSS_TOLERANCE = 1e-4
 
 def requirements() -> tuple[list[str], str]:
     """Return the packages that vit_jax asks for, with their ranges, and where that is written."""
-    checkout = Path(__file__).parents[2] / "pyproject.toml"
+    checkout = Path(__file__).parents[3] / "pyproject.toml"
     if checkout.is_file():
         project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
         if project["name"] == "vitjax":
