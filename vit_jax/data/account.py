@@ -109,7 +109,10 @@ def tell(name: str, account: Account | None, *, strict: bool = False) -> None:
     if strict and (account.lost or account.notes):
         why = [account.why_left_out()] if account.lost else []
         advice = f"mend that, or set {setting('config.data.strict=false')}"
-        raise UserError(f"data.strict: {where}: {'; '.join([*why, *account.notes])}; {advice}")
+        raise UserError(
+            f"data.strict: {where}: {'; '.join([*why, *account.notes])}; {advice}",
+            field="data.strict",
+        )
     if waiting.is_first():
         print(f"{where}: {account.line()}", flush=True)
         for note in account.notes:

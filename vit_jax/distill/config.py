@@ -67,7 +67,10 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
     name once the data are open (`teacher.read_weights`).
     """
     if cfg.kind is Distillation.HARD and cfg.temperature != 1:
-        raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
+        raise UserError(
+            "objective.distill.temperature has no effect on kind=hard; leave it at 1.0",
+            field="objective.distill.temperature",
+        )
     if not cfg.weights and not cfg.cache:
         valid = f"npz:FILE, timm:FILE, hub:USER/NAME or ckpt:DIR (or {FIELD}.cache)"
         raise UserError(f"{FIELD}.weights is not set; give the teacher's: {valid}")

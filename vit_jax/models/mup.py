@@ -74,10 +74,16 @@ def check_mup(cfg: Any) -> None:
         raise UserError(f"model.mup_base_heads={heads} does not divide model.mup_base_dim={base}")
     for field, value in (("rope", "mixed"), ("pos_embed", "relative")):
         if base and getattr(cfg, field) == value:
-            raise UserError(f"model.mup_base_dim has no rule for what model.{field}={value} learns")
+            raise UserError(
+                f"model.mup_base_dim has no rule for what model.{field}={value} learns",
+                field="model.mup_base_dim",
+            )
     for name in ("head_dim", "pool_heads", "pool_mlp_dim", "pre_logits_dim"):
         if base and getattr(cfg, name):
-            raise UserError(f"model.mup_base_dim has no rule for model.{name}; set that to 0")
+            raise UserError(
+                f"model.mup_base_dim has no rule for model.{name}; set that to 0",
+                field="model.mup_base_dim",
+            )
 
 
 def widened(params: trees.PyTree, cfg: Any) -> trees.PyTree:

@@ -110,7 +110,10 @@ class DinoConfig(ObjectiveConfig):
             models.patch_grid(model, small)
             if not getattr(model, "dynamic_image_size", False):
                 why = "are of another size than the large ones; set model.dynamic_image_size=True"
-                raise UserError(f"objective.small_crops of {small[0]} x {small[1]} pixels {why}")
+                raise UserError(
+                    f"objective.small_crops of {small[0]} x {small[1]} pixels {why}",
+                    field="objective.small_crops",
+                )
         if self.patch_weight:
             low, high = self.hidden_share
             if low > high or not int(hiding.num_patches(model) * high):

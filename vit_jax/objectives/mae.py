@@ -63,7 +63,10 @@ class MaeConfig(ObjectiveConfig):
                 f"places of its tokens; set model.{without}"
             )
         if getattr(model, "fc_norm", False):
-            raise UserError("model.fc_norm leaves the decoder's tokens unnormalised; set it False")
+            raise UserError(
+                "model.fc_norm leaves the decoder's tokens unnormalised; set it False",
+                field="model.fc_norm",
+            )
         if self.decoder_dim % 4:
             raise UserError(f"objective.decoder_dim={self.decoder_dim} must be divisible by 4")
         fields = ("objective.decoder_dim", "objective.decoder_heads")

@@ -47,15 +47,23 @@ class SupervisedConfig(ObjectiveConfig):
         """Raise UserError for values that exclude each other or have no effect."""
         if self.binarize and self.loss is Loss.SOFTMAX:
             why = "makes targets that are no distribution over the classes"
-            raise UserError(f"objective.binarize {why}; set objective.loss=bce, or sigmoid")
+            raise UserError(
+                f"objective.binarize {why}; set objective.loss=bce, or sigmoid",
+                field="objective.binarize",
+            )
         if self.binarize and self.label_smoothing:
             why = (
                 f"with objective.label_smoothing={self.label_smoothing} makes every class a target"
             )
-            raise UserError(f"objective.binarize {why}; set label_smoothing=0.0")
+            raise UserError(
+                f"objective.binarize {why}; set label_smoothing=0.0", field="objective.binarize"
+            )
         if self.binarize and not is_on(data.mix):
             advice = "set data.mix.mixup_alpha or data.mix.cutmix_alpha, or leave it"
-            raise UserError(f"objective.binarize has no effect on images not mixed; {advice}")
+            raise UserError(
+                f"objective.binarize has no effect on images not mixed; {advice}",
+                field="objective.binarize",
+            )
         rates = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "patch_drop_rate")
         for name in rates:
             if not self.train_mode and getattr(model, name, 0):

@@ -106,7 +106,8 @@ def _matched(
                 f"optim.{field}: patterns before {patterns[i]!r} match all that it matches (the "
                 "first match wins); put it before them or remove it"
             )
-        raise unknown(f"parameter in optim.{field}:", patterns[i], [group[0] for group in layers])
+        what, known = f"parameter in optim.{field}:", [group[0] for group in layers]
+        raise unknown(what, patterns[i], known, field=f"optim.{field}")
     return first
 
 
@@ -120,7 +121,8 @@ def _position(name: str) -> tuple[int, int] | None:
         if stack[1] not in _STACKS:
             raise UserError(
                 f"optim.layer_decay has no depth for the stack {stack[1]!r}, only for "
-                f"{', '.join(_STACKS)}; use optim.lr_multipliers"
+                f"{', '.join(_STACKS)}; use optim.lr_multipliers",
+                field="optim.layer_decay",
             )
         return _STACKS.index(stack[1]), int(stack[2])
     return None
@@ -136,7 +138,10 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     names = [n for name, leaf in trees.named_leaves(params) for n in trees.layer_names(name, leaf)]
     order = sorted({position for position in map(_position, names) if position is not None})
     if not order:
-        raise UserError("optim.layer_decay finds no blocks in this model; use optim.lr_multipliers")
+        raise UserError(
+            "optim.layer_decay finds no blocks in this model; use optim.lr_multipliers",
+            field="optim.layer_decay",
+        )
     last = len(order) + 1
 
     def value_of(name: str) -> float:
@@ -172,7 +177,7 @@ def check_width(cfg: OptimConfig) -> None:
         # All parameters share one length of climb (arXiv:2411.00075 gives each layer its own).
         what = "sharpness-aware minimisation; set optim.sam_rho=0"
     if what:
-        raise UserError(f"model.mup_base_dim has no rule for {what}")
+        raise UserError(f"model.mup_base_dim has no rule for {what}", field="model.mup_base_dim")
 
 
 def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = None) -> Rules:

@@ -59,10 +59,14 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     if warmup + cooldown > total:
         raise UserError(
             f"optim.warmup ({warmup} steps) and optim.cooldown ({cooldown} steps) are longer than "
-            f"the run ({total} steps); shorten them, or write them in % of the run"
+            f"the run ({total} steps); shorten them, or write them in % of the run",
+            field="optim.warmup",
         )
     if timescale < 1:
-        raise UserError("optim.rsqrt_timescale must be a duration, such as '10_000 steps'")
+        raise UserError(
+            "optim.rsqrt_timescale must be a duration, such as '10_000 steps'",
+            field="optim.rsqrt_timescale",
+        )
     milestones = _milestones(cfg, clock, every) if cfg.schedule == Schedule.STEP else []
     kind, peak, start, end = cfg.schedule, cfg.lr, cfg.warmup_lr, cfg.min_lr
     begin = 0 if cfg.warmup_overlap else warmup

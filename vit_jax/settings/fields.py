@@ -145,7 +145,7 @@ def regex(name: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UserError(f"{name}: {pattern!r} is not a regex: {error}") from None
+        raise UserError(f"{name}: {pattern!r} is not a regex: {error}", field=name) from None
 
 
 @functools.cache
@@ -221,7 +221,8 @@ def _read_choice(kind: type[enum.Enum], name: str, value: Any) -> Any:
         # Flags take names of either case, so all do.
         if isinstance(value, str) and value.lower() in (str(choice.value), choice.name.lower()):
             return choice
-    raise unknown(name, str(value), [str(choice.value) for choice in kind])
+    choices = [str(choice.value) for choice in kind]
+    raise unknown(name, str(value), choices, field=name)
 
 
 def _read_tuple(kind: Any, name: str, value: Any, default: Any) -> Any:

@@ -64,7 +64,8 @@ def _plan(
     raise UserError(
         f"init.weights: {init.weights} has a head for {classes.shown(found.there)}, none of which "
         f"is a class here ({classes.shown(found.names)}); start the head anew: "
-        f"{setting('config.init.new_head=true')}, or {skip}"
+        f"{setting('config.init.new_head=true')}, or {skip}",
+        field="init.weights",
     )
 
 

@@ -108,5 +108,6 @@ def check_extras_unchanged(digest: str, saved: Mapping[str, Any], path: Path) ->
         raise UserError(
             f"objective.distill.weights are not those that {path} was started with (digest "
             f"{digest or 'none'}, not {before or 'none'}); choose another workdir, or add "
-            f"{setting('allow_config_change')} to continue from its checkpoint anyway"
+            f"{setting('allow_config_change')} to continue from its checkpoint anyway",
+            field="objective.distill.weights",
         )

@@ -98,7 +98,10 @@ def _check(cfg: Config, path: Path) -> TeacherConfig:
         raise UserError(f"{kind} has no teacher; set config.objective = DistillConfig(...)")
     distill = cfg.objective.distill
     if not distill.weights:
-        raise UserError("objective.distill.weights is not set: the logits of which teacher?")
+        raise UserError(
+            "objective.distill.weights is not set: the logits of which teacher?",
+            field="objective.distill.weights",
+        )
     check_unmixed(cfg.data)
     distill.cache = str(path)  # a cache that no run could use is refused now
     config_lib.check(cfg)

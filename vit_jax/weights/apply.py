@@ -131,7 +131,9 @@ def fill(
     unused = [key for key in spare if not is_skipped(key)]
     for pattern in skips:
         if pattern not in of_use:
-            raise unknown("parameter in init.skip:", pattern, _near(pattern, names, unused))
+            raise unknown(
+                "parameter in init.skip:", pattern, _near(pattern, names, unused), field="init.skip"
+            )
     if headless and not unused and _lacks_head(entries, shapes):
         wanted = [entry for entry in wanted if not HEAD.match(entry.name)]
     kernel = f"params/{stem}/kernel" if stem else ""

@@ -78,13 +78,19 @@ class InitConfig:
         """Refuse what can be refused without the file, naming the field."""
         if not self.weights:
             if dataclasses.replace(self, new_head=False) != InitConfig():
-                raise UserError("init.skip, init.resize and init.ema need init.weights: set it")
+                raise UserError(
+                    "init.skip, init.resize and init.ema need init.weights: set it",
+                    field="init.skip",
+                )
             return
         kind, _ = split(self.weights)
         for pattern in self.skip:
             fields.regex("init.skip", pattern)
         if self.ema and kind != CHECKPOINT:
-            raise UserError("init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR")
+            raise UserError(
+                "init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR",
+                field="init.ema",
+            )
 
 
 class Base(NamedTuple):

@@ -133,7 +133,7 @@ def _advising(field: str, ref: str, headless: bool) -> Iterator[None]:
             patterns = "".join(f"'{pattern}'," for pattern in error.patterns)
             skip = setting(f'config.init.skip="({patterns})"')
             advice = f", or start the head anew: {skip}"
-        raise UserError(f"{field}: {error}{advice}") from None
+        raise UserError(f"{field}: {error}{advice}", field=field) from None
 
 
 class _Opened(NamedTuple):

@@ -15,12 +15,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from configs import vit_mu_digits
+from tests.refusals import refused_by
 from tests.unit.cli.test_evaluate import call
 from vit_jax import data, models, weights
 from vit_jax.cli import evaluate, predict
 from vit_jax.data import classes
 from vit_jax.devices import hardware
-from vit_jax.errors import UserError
 from vit_jax.inference import load
 from vit_jax.inference.evaluate import open_target
 from vit_jax.models.layers.posemb import PosEmbed
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_work(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(UserError, match=r"--out=.*out: No space left on device"):
+        with refused_by("storage.files.refused", "--out"):
             writer.write("x.png", b"")
     monkeypatch.setattr(Path, "touch", full)
     monkeypatch.setattr(evaluate, "read_weights", lambda _: pytest.fail("weights were read"))

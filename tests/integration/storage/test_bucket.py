@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bucket import Bucket
+from tests.refusals import refused_by
 from vit_jax.inference.trained import reference
 from vit_jax.storage.bucket import Folder, address
 from vit_jax.storage.remote import RemoteError
@@ -50,7 +51,7 @@ def test_a_process_ends_though_requests_have_no_answer(
 
     monkeypatch.setattr(folder._driver, "put_file", request)
     (tmp_path / "a").write_bytes(b"a")
-    with pytest.raises(RemoteError, match="no right to do this"):
+    with refused_by("storage.remote.trying", kind=RemoteError):
         folder.send([(tmp_path / "a", str(number)) for number in range(100)])
     assert len(threads) <= 16  # nothing is begun after the first error
     assert all(thread.daemon for thread in threads)

@@ -12,6 +12,7 @@ import pytest
 
 import vit_jax
 from tests.photos import write_images
+from tests.refusals import refused_by
 from vit_jax import config as config_lib
 from vit_jax import errors, evals
 from vit_jax.cli.parsing import flags
@@ -108,7 +109,7 @@ def test_a_batch_above_the_data_is_warned_of(
 
 def test_no_name_is_one_line() -> None:
     cfg = vit_jax.get_config("finetune_folder")
-    with pytest.raises(UserError, match=r"data\.name"):
+    with refused_by("data.sources.records.open_tfds", "data.name"):
         vit_jax.fit(cfg, "nowhere")
 
 

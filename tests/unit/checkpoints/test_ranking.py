@@ -3,6 +3,7 @@
 
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax.checkpoints import CheckpointConfig, Mode
 from vit_jax.checkpoints.config import check_ranking, directed, ranked, turned
 from vit_jax.errors import UserError
@@ -22,7 +23,7 @@ def test_what_cannot_rank_is_refused() -> None:
     wrong = CheckpointConfig(metric="val/loss", mode=Mode.MAX)
     with pytest.raises(UserError, match=r"checkpoint.mode=max, but a smaller val/loss is better"):
         check_ranking(wrong, PERIODS)
-    with pytest.raises(UserError, match="Nobody has declared it"):
+    with refused_by("settings.measures.direction"):
         check_ranking(CheckpointConfig(metric="val/wer"), PERIODS)
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.refusals import refused_by
 from tests.unit.demo import colors
 from vit_jax import inference
 from vit_jax.demo import page
-from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained
 
 
@@ -54,7 +54,7 @@ def test_an_example_is_read_as_evaluation_does(trained: Trained, tmp_path: Path)
 
     Image.new("RGB", (1000, 500)).save(file, "PNG")
     assert opened(page.read_example(trained, str(file)).picture).size == (448, 224)
-    with pytest.raises(UserError, match="image: "):
+    with refused_by("inference.images._said"):
         page.read_view(trained, colors.half_png())
 
 

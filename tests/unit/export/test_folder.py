@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax.errors import UserError
+from tests.refusals import refused_by
 from vit_jax.export import folder as export_folder
 from vit_jax.export.folder import CARD, CLASSES, MARK, WEIGHTS
 from vit_jax.storage import files
@@ -34,7 +34,7 @@ def test_another_export_takes_the_place_of_the_one_before(tmp_path: Path) -> Non
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / CARD).write_text("my own page")
-    with pytest.raises(UserError, match="--to"):
+    with refused_by("storage.files.check_folder", "--to"):
         export_folder.write(tmp_path, EXPORT)
     export_folder.write(tmp_path, EXPORT, force=True)
     assert (tmp_path / CARD).read_text() == "my own page"
@@ -47,6 +47,6 @@ def test_an_export_that_fails_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write", full)
-    with pytest.raises(UserError, match="No space left"):
+    with refused_by("storage.files.refused"):
         export_folder.write(tmp_path / "x", EXPORT)
     assert not _names(tmp_path)

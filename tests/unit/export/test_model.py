@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.photos import write_folder
+from tests.refusals import refused_by
 from tests.unit.inference.exported import trained
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.runs import save
@@ -54,7 +55,7 @@ def test_files_of_others_stay(mark: bytes | None, tmp_path: Path) -> None:
     if mark is not None:
         (tmp_path / "export.json").write_bytes(mark)
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r"holds files already; .*force"):
+    with refused_by("storage.files.check_folder", "--to"):
         export_folder.write(tmp_path, FILES)
     assert contents(tmp_path) == before
     export_folder.write(tmp_path, FILES, force=True)
@@ -101,9 +102,9 @@ def test_the_mark_is_gone_until_the_last_file_has_its_place(
 
 def test_names_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="is a file; name a folder"):
+    with refused_by("storage.files.check_folder", "--to"):
         files.check_folder(tmp_path / "file", "--to", force=False)
-    with pytest.raises(UserError, match="file is no directory; name another folder"):
+    with refused_by("storage.files.check_folder", "--to"):
         files.check_folder(tmp_path / "file" / "out", "--to", force=False)
 
 

@@ -5,10 +5,9 @@ import io
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from vit_jax.errors import UserError
+from tests.refusals import refused_by
 from vit_jax.figures.contact_sheet import Tile, render, spaced, wrapped, write
 
 
@@ -39,7 +38,7 @@ def test_pixels_are_enlarged_by_whole_numbers_in_their_colours() -> None:
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert write(tmp_path / "new", "a.png", b"x") == str(tmp_path / "new" / "a.png")
-    with pytest.raises(UserError, match="--out="):
+    with refused_by("storage.files.refused", "--out"):
         write(tmp_path / "new" / "a.png", "b.png", b"x")
 
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax import models, objectives
 from vit_jax.data import DataConfig
-from vit_jax.errors import UserError
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Context, MaskedPatchConfig, Supervised, SupervisedConfig
 from vit_jax.settings.fields import conform
@@ -74,5 +74,5 @@ def test_multi_hot_labels() -> None:
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(smoothing: float) -> None:
-    with pytest.raises(UserError, match="label_smoothing"):
+    with refused_by("settings.fields.check_range", "objective.label_smoothing"):
         conform(SupervisedConfig(label_smoothing=smoothing), "objective.")

@@ -5,10 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
+from tests.refusals import refused_by
 from vit_jax import trees
-from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_climb, make_optimizer
 from vit_jax.settings.durations import Clock
 
@@ -61,5 +60,5 @@ def test_the_state_is_the_one_of_optax_which_older_checkpoints_hold():
 
 
 def test_radius_out_of_range():
-    with pytest.raises(UserError, match=r"optim\.sam_rho=-0\.1 must be at least 0"):
+    with refused_by("settings.fields.check_range", "optim.sam_rho"):
         OptimConfig(sam_rho=-0.1).check()

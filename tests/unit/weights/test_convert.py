@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.refusals import refused_by
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.runs import assert_equal, make_state, save
 from vit_jax import weights
@@ -75,7 +76,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(
 ) -> None:
     file = tmp_path / "x.safetensors"
     export.save(file, {"a": np.ones(3, np.float32)})
-    with pytest.raises(UserError, match=r"is there already; .*force"):
+    with refused_by("storage.files.check_file", "--to"):
         export.save(file, {"a": np.zeros(3, np.float32)})
 
     def full(state: Any, path: Path, metadata: Any) -> None:

@@ -75,7 +75,8 @@ def parse(
         if near := nearest(trees, error.flagname, alike=1) if trees else []:
             what = f"unknown flag '--{error.flagname}'"
             raise UserError(f"{what}; {did_you_mean(near)}") from error
-        raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
+        flag, known = f"--{error.flagname}", [f"--{n}" for n in values]
+        raise errors.unknown("flag", flag, known, field=flag) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values, argv)) from error
     if trees:

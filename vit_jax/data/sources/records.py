@@ -330,7 +330,10 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     no such split, or a bucket that cannot be read.
     """
     if not name:
-        raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
+        raise UserError(
+            "data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR",
+            field="data.name",
+        )
     root = data_root(data_dir)
     name, chosen = options(name)
     if surplus := chosen.keys() - {"label", "image"}:

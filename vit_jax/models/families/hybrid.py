@@ -67,7 +67,10 @@ def validate(cfg: HybridConfig) -> None:
         given = f"backbone_depths={cfg.backbone_depths} and backbone_widths={cfg.backbone_widths}"
         raise UserError(f"model.{given} need a number for each stage")
     if cfg.base_patch or cfg.base_grid or cfg.drawn_patches:
-        raise UserError("model.base_patch, base_grid and drawn_patches are a plain ViT's")
+        raise UserError(
+            "model.base_patch, base_grid and drawn_patches are a plain ViT's",
+            field="model.base_patch",
+        )
     odd = resnet.ungrouped(*_widths(cfg), cfg.num_groups)
     if odd:
         raise UserError(

@@ -158,7 +158,10 @@ def validate(cfg: ViTConfig) -> None:
         what = "model.base_grid is of the learned positions that go with model.base_patch"
         raise UserError(f"{what}; set both, such as 7 and 32, or neither")
     if cfg.drawn_patches and not cfg.base_patch:
-        raise UserError("model.drawn_patches has one kernel for all; set model.base_patch, say 32")
+        raise UserError(
+            "model.drawn_patches has one kernel for all; set model.base_patch, say 32",
+            field="model.drawn_patches",
+        )
 
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
@@ -168,17 +171,30 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     if cfg.pool is Pool.CLS and not cfg.class_token:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
     if cfg.distilled and cfg.pool is not Pool.CLS:
-        raise UserError("model.distilled needs model.pool=cls: each token has a head of its own")
+        raise UserError(
+            "model.distilled needs model.pool=cls: each token has a head of its own",
+            field="model.distilled",
+        )
     if cfg.distilled and not cfg.num_classes:
-        raise UserError("model.distilled has two heads; set model.num_classes")
+        raise UserError(
+            "model.distilled has two heads; set model.num_classes", field="model.distilled"
+        )
     if cfg.distilled and cfg.pre_logits_dim:
-        raise UserError("model.distilled has no pre-logits layer; set model.pre_logits_dim=0")
+        raise UserError(
+            "model.distilled has no pre-logits layer; set model.pre_logits_dim=0",
+            field="model.distilled",
+        )
     if cfg.distilled and cfg.head_norm:
-        raise UserError("model.distilled has two heads without a norm; set model.head_norm=False")
+        raise UserError(
+            "model.distilled has two heads without a norm; set model.head_norm=False",
+            field="model.distilled",
+        )
     if cfg.pool_prefix and cfg.pool is Pool.CLS:
-        raise UserError("model.pool_prefix applies to model.pool=gap and map only")
+        raise UserError(
+            "model.pool_prefix applies to model.pool=gap and map only", field="model.pool_prefix"
+        )
     if cfg.fc_norm and cfg.pool is not Pool.GAP:
-        raise UserError("model.fc_norm applies to model.pool=gap only")
+        raise UserError("model.fc_norm applies to model.pool=gap only", field="model.fc_norm")
     for name in ("pool_heads", "pool_mlp_dim"):
         if getattr(cfg, name) and cfg.pool is not Pool.MAP:
             raise UserError(f"model.{name} applies to model.pool=map only")
@@ -192,10 +208,16 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.head_dim or cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     if cfg.patch_drop_rate and cfg.token_merging:
-        raise UserError("model.patch_drop_rate drops what model.token_merging merges; set one to 0")
+        raise UserError(
+            "model.patch_drop_rate drops what model.token_merging merges; set one to 0",
+            field="model.patch_drop_rate",
+        )
     if cfg.patch_drop_rate and (cfg.window or cfg.axial or placed(cfg)):
         why = "and model.window, axial, rope and positions in the blocks need the places of all"
-        raise UserError(f"model.patch_drop_rate leaves patches out, {why}; set it to 0")
+        raise UserError(
+            f"model.patch_drop_rate leaves patches out, {why}; set it to 0",
+            field="model.patch_drop_rate",
+        )
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_local(cfg, shape)
     check_mup(cfg)

@@ -114,16 +114,24 @@ def check_local(cfg: Any, grid: Pair) -> None:
         what = f"model.global_blocks={cfg.global_blocks}"
         raise UserError(f"{what} stand between blocks of windows; set model.window, or it to 0")
     if cfg.axial and cfg.window:
-        raise UserError("model.axial has rows and columns for windows; set model.window=0")
+        raise UserError(
+            "model.axial has rows and columns for windows; set model.window=0", field="model.axial"
+        )
     if cfg.axial and cfg.depth % 2:
-        raise UserError(f"model.axial needs an even model.depth, not {cfg.depth}: rows, columns")
+        raise UserError(
+            f"model.axial needs an even model.depth, not {cfg.depth}: rows, columns",
+            field="model.axial",
+        )
     if cfg.global_blocks and cfg.depth % cfg.global_blocks:
         near = [n for n in range(1, cfg.depth + 1) if cfg.depth % n == 0]
         what = f"model.global_blocks={cfg.global_blocks} must divide model.depth={cfg.depth}"
         raise UserError(f"{what}: {', '.join(map(str, near))}")
     local = [window for window in pattern(cfg, grid) if window]
     if local and cfg.token_merging:
-        raise UserError("model.token_merging leaves no grid for windows; set it to 0")
+        raise UserError(
+            "model.token_merging leaves no grid for windows; set it to 0",
+            field="model.token_merging",
+        )
     padded = any(any(WindowLayout(grid, window, 0).padding) for window in local)
     if padded and cfg.attention in (AttentionImpl.CUDNN, AttentionImpl.PALLAS):
         raise UserError(

@@ -189,17 +189,24 @@ def check_rope(cfg: Any) -> None:
             f"dim/num_heads={head_dim}, must be a multiple of 4"
         )
     if cfg.rope_grid and kind is not Rope.LANG:
-        raise UserError(f"model.rope_grid scales the places of model.rope=lang, not of {kind}")
+        raise UserError(
+            f"model.rope_grid scales the places of model.rope=lang, not of {kind}",
+            field="model.rope_grid",
+        )
     if cfg.rope_grid:
         base.pair(cfg.rope_grid, "rope_grid")
     if cfg.rope_offset and kind is Rope.MIXED:
-        raise UserError("model.rope_offset moves the places of lang and dinov3, not of rope=mixed")
+        raise UserError(
+            "model.rope_offset moves the places of lang and dinov3, not of rope=mixed",
+            field="model.rope_offset",
+        )
     count = cfg.num_registers
     is_square = count and math.isqrt(count) ** 2 == count
     if cfg.rope_registers and not (is_square and kind is Rope.LANG):
         raise UserError(
             "model.rope_registers turns a square of registers by model.rope=lang, not "
-            f"model.num_registers={count} by model.rope={kind}"
+            f"model.num_registers={count} by model.rope={kind}",
+            field="model.rope_registers",
         )
     if cfg.token_merging:
         raise UserError(

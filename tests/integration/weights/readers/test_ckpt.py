@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.readers.test_ckpt import VIT
 from tests.unit.weights.runs import assert_equal, save
@@ -156,12 +157,10 @@ def test_another_model_is_refused_by_name(run: tuple[Path, dict[int, TrainState]
     loaded = weights.load(f"ckpt:{workdir}", more, skip=("head/.*",))["params"]
     np.testing.assert_array_equal(loaded["norm"]["scale"], states[2].params["norm"]["scale"])
     assert loaded["head"]["kernel"].shape == (16, 7)
-    with pytest.raises(
-        UserError, match=r"blocks/.*: in the file \[2, 16\], here \[3, 16\]"
-    ) as caught:
+    with refused_by("weights.apply._check_keys") as caught:
         weights.load(f"ckpt:{workdir}", dataclasses.replace(VIT, depth=3))
     assert not isinstance(caught.value, OtherHead)
-    with pytest.raises(UserError, match=r"has more than the model: cls_token \[1, 1, 16\]"):
+    with refused_by("weights.apply._check_keys"):
         weights.load(f"ckpt:{workdir}", dataclasses.replace(VIT, class_token=False, pool=Pool.GAP))
     with pytest.raises(UserError, match=r"has 0 before its patches"):
         weights.load(f"ckpt:{workdir}", dataclasses.replace(VIT, pos_embed_prefix=False))

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax.data import DataConfig, check
 from vit_jax.data.augment.mix import erase
-from vit_jax.errors import UserError
 
 COUNT, HEIGHT, WIDTH = 3000, 10, 40  # so that one try in three does not fit
 
@@ -72,7 +72,7 @@ def test_noise_is_normal_and_each_pixel_and_channel_has_its_own(erased):
 
 @pytest.mark.parametrize("prob", [-0.1, 1.1])
 def test_probability_out_of_range(prob):
-    with pytest.raises(UserError, match=r"data.erasing_prob=.* must be at least 0 and at most 1"):
+    with refused_by("settings.fields.check_range", "data.erasing_prob"):
         check(DataConfig(erasing_prob=prob))
 
 

@@ -10,7 +10,7 @@ from vit_jax.errors import UserError
 
 
 @contextlib.contextmanager
-def refused(
+def refused_by(
     code: str, field: str | None = None, kind: type[UserError] = UserError
 ) -> Iterator[pytest.ExceptionInfo[UserError]]:
     """Expect a UserError of this code, and of this field where one is given."""
