@@ -71,12 +71,11 @@ def parse(
     try:
         rest = values(list(argv))
     except flags.UnrecognizedFlagError as error:
+        flag = f"--{error.flagname}"
         # An unknown --lr may be a field.
         if near := nearest(trees, error.flagname, alike=1) if trees else []:
-            what = f"unknown flag '--{error.flagname}'"
-            raise UserError(f"{what}; {did_you_mean(near)}") from error
-        flag, known = f"--{error.flagname}", [f"--{n}" for n in values]
-        raise errors.unknown("flag", flag, known, field=flag) from error
+            raise UserError(f"unknown flag {flag!r}; {did_you_mean(near)}", field=flag) from error
+        raise errors.unknown("flag", flag, [f"--{n}" for n in values], field=flag) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values, argv)) from error
     if trees:
