@@ -26,6 +26,7 @@ from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.process import waiting
 from vit_jax.settings.durations import Clock
+from vit_jax.train import data_identity
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 from vit_jax.trees import PyTree
@@ -231,7 +232,7 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
             told.add(dataset)
             account.tell(splits[""].name, account_of(splits[""]), strict=cfg.data.strict)
         if partition.same_dataset(each.dataset or cfg.data.name, cfg.data.name):
-            _warn_overlap(cfg, name, train, splits[""])
+            data_identity.warn_overlap(cfg, name, train, splits[""])
         by_head = each.predictor == "logits" or (
             each.predictor == "loss" and cfg.objective.uses_labels
         )
@@ -249,27 +250,6 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
                 print(line, flush=True)
         sources[name] = splits
     return sources
-
-
-def _warn_overlap(cfg: Config, name: str, train: data.Source, source: data.Source) -> None:
-    """Say that an evaluation reads images that the run trains on."""
-    here, there = cfg.evals[name].split, cfg.data.train_split
-    found = account_of(train)
-    dataset = cfg.evals[name].dataset or cfg.data.name
-    if not partition.same_draw(dataset, cfg.data.name):
-        if not (getattr(train, "drawn", False) or getattr(source, "drawn", False)):
-            return
-        what = f"{here} is of another draw of splits than the run's {there}, and has images of it"
-    elif partition.overlaps(here, there, found.used if found else {}):
-        what = f"{here} has images of {there}"
-    else:
-        return
-    if waiting.is_first():
-        print(
-            f"warning: evals.{name}: {what}, on which the run trains: "
-            "what it measures there is no validation",
-            flush=True,
-        )
 
 
 def evaluators(

@@ -14,9 +14,11 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.checkpoints.manifest import raising_inaccessible
+from vit_jax.config.tree import Config
 from vit_jax.data import account
 from vit_jax.data.sources import look, partition
 from vit_jax.data.sources.base import account_of
+from vit_jax.process import waiting
 from vit_jax.storage import files
 
 KEY = "data"
@@ -161,3 +163,24 @@ def write_splits(name: str, source: data.Source, path: Path) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("path", "label", "split"), *lines])
     files.write(path / SPLITS, text.getvalue())
+
+
+def warn_overlap(cfg: Config, name: str, train: data.Source, source: data.Source) -> None:
+    """Say that an evaluation reads images that the run trains on."""
+    here, there = cfg.evals[name].split, cfg.data.train_split
+    found = account_of(train)
+    dataset = cfg.evals[name].dataset or cfg.data.name
+    if not partition.same_draw(dataset, cfg.data.name):
+        if not (getattr(train, "drawn", False) or getattr(source, "drawn", False)):
+            return
+        what = f"{here} is of another draw of splits than the run's {there}, and has images of it"
+    elif partition.overlaps(here, there, found.used if found else {}):
+        what = f"{here} has images of {there}"
+    else:
+        return
+    if waiting.is_first():
+        print(
+            f"warning: evals.{name}: {what}, on which the run trains: "
+            "what it measures there is no validation",
+            flush=True,
+        )

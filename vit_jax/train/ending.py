@@ -2,6 +2,7 @@
 """How a run ends: the evaluations that are left, reports and curve, the best step restored."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from vit_jax.process import waiting
 from vit_jax.process.preemption import Preemption
 from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop
-from vit_jax.train.begin import Position
+from vit_jax.train.begin import Opened, Position
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.train.run import Run
@@ -138,3 +139,21 @@ def _log_time(run: Run, step: int) -> None:
     del times["perf/data_wait"]  # already in the last step's row
     run.writer.write(step, times)
     run.progress.message(str(run.goodput))
+
+
+def measured(opened: Opened, step: int, saved: Mapping[str, Any]) -> dict[str, float]:
+    """Return what `conclude` measured at the end of a run that finished at `step`, from its log.
+
+    `saved` is the metadata of its last checkpoint, which names the best step of an early stop.
+    """
+    names = {f"{name}{suffix}" for name in opened.cfg.evals for suffix in ("", "_ema")}
+    early = step < opened.parts.plan.total_steps
+    best = early_stop.resume(opened.cfg.checkpoint, saved).step if early else step
+    rows = read_jsonl(opened.path / workdir.METRICS)
+    return {
+        name: value
+        for at in (step, best)  # of both, the best step's
+        for row in rows
+        for name, value in row.items()
+        if row["step"] == at and name.partition("/")[0] in names and value is not None
+    }

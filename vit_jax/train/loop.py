@@ -22,7 +22,7 @@ from vit_jax.train import begin
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, open_run, print_once
-from vit_jax.train.ending import conclude
+from vit_jax.train.ending import conclude, measured
 from vit_jax.train.health import watchdog
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase
@@ -47,7 +47,7 @@ class Result:
         metrics: of the evaluations at the last step; {} of a run interrupted between them.
     """
 
-    state: TrainState | None
+    state: TrainState | None = dataclasses.field(repr=False)
     step: int
     status: int
     metrics: dict[str, float]
@@ -91,7 +91,7 @@ def fit(
         said, step = begin.finished(opened, latest, saved)
         if said:
             print_once(said)
-            return Result(None, step, 0, {})
+            return Result(None, step, 0, measured(opened, step, saved))
         extras = begin.open_extras(opened, saved, allow_config_change=allow_config_change)
         position = begin.first_position(opened, checkpoints)
         extras = begin.on_devices(opened, extras)

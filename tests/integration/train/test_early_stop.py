@@ -72,6 +72,7 @@ def test_stops_and_ends_with_the_best(stopped, capsys):
     # The same command has nothing to do, and says so.
     again = fit(config(), place)
     assert (again.state, again.step, again.status) == (None, 9, 0)
+    assert again.metrics == result.metrics
     assert "stopped early at step 9; nothing to do" in capsys.readouterr().out
 
 

@@ -67,7 +67,16 @@ def test_in_a_thread_and_beside_an_event_loop(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(UserError, match="nothing"):
             fit(broken, tmp_path / "a")
-    assert status(tmp_path / "a") == 0
+
+
+def test_a_finished_run_returns_what_it_measured(tmp_path: Path) -> None:
+    cfg = quick()
+    cfg.evals = {"val": config().evals["val"]}
+    first, again = fit(cfg, tmp_path / "run"), fit(cfg, tmp_path / "run")
+    assert (again.state, again.status) == (None, 0)
+    assert again.metrics == first.metrics
+    assert "val/loss" in first.metrics
+    assert "Array" not in repr(first)  # a notebook's cell that ends with a call shows it
 
 
 @pytest.mark.slow
