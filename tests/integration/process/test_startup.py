@@ -27,7 +27,7 @@ HEAVY = {
 # What a process keeps of one program, and where.
 PROGRAM = """
 import jax
-from vit_jax import startup
+from vit_jax.process import startup
 startup.keep_programs()
 print(jax.config.jax_compilation_cache_dir)
 jax.jit(lambda x: x * 3 + 1)(2.0)
@@ -36,7 +36,7 @@ jax.jit(lambda x: x * 3 + 1)(2.0)
 # The pages that a thread of its own touches first, of 64 MiB that it has had before.
 HEAP = """
 import ctypes, resource, threading
-from vit_jax import startup
+from vit_jax.process import startup
 startup.keep_heap()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -68,7 +68,7 @@ for _ in range(5):
 
 PLUGINS = """
 import jax
-from vit_jax import startup
+from vit_jax.process import startup
 startup.configure()
 print(jax.devices()[0].platform)
 """
