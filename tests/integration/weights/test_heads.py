@@ -53,7 +53,10 @@ def start(cfg: Config) -> tuple[dict[str, np.ndarray], str]:
     mesh = sharding.make_mesh(cfg.mesh)
     with jax.set_mesh(mesh):
         names = build_lib.open_train(cfg).class_names
-        state, told = initial_state(cfg, build_lib.build(cfg, 48), mesh, names)
+        parts = build_lib.build(cfg, 48)
+        state, told = build_lib.init_state(cfg, parts, mesh), ""
+        if cfg.init.weights:
+            state, told = initial_state(cfg, parts, mesh, names)
     ema = heads_of(state.ema["params"])
     found = heads_of(state.params)
     for name, value in found.items():

@@ -69,7 +69,10 @@ def start(cfg: Config) -> tuple[Any, str]:
     config_lib.check(cfg)
     mesh = sharding.make_mesh(cfg.mesh)
     with jax.set_mesh(mesh):
-        return initial_state(cfg, build_lib.build(cfg, 48), mesh)
+        parts = build_lib.build(cfg, 48)
+        if not cfg.init.weights:
+            return build_lib.init_state(cfg, parts, mesh), ""
+        return initial_state(cfg, parts, mesh)
 
 
 def test_the_state_of_step_0(source: Path, photos: Path) -> None:
