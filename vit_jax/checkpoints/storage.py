@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not
 FETCHED = f"{_TEMPORARY}-fetched"  # in the name of a step that is being copied from a bucket
 _RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
 _PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a failed save may still be writing
+# Orbax numbers the saves of a process by one counter, which two runs in threads would mix up.
+_starting = threading.Lock()
 _DELETED = ".deleted"  # renamed before removal, so that a kill leaves no half of a checkpoint
 _DAMAGED = ".damaged"  # kept under this name, so that somebody can rescue parts of it
 
@@ -94,7 +97,7 @@ def save_async(
     # Orbax cuts replicated arrays so that each device saves a part. Each cut is a compiled program;
     # below this size, in bytes, it costs more than it saves.
     context.array.saving.min_slice_bytes_for_replica_parallel = 2**20
-    with context:
+    with _starting, context:
         return ocp.save_async(str(path), state, custom_metadata=manifest_lib.pack(manifest)).result
 
 
