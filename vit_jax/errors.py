@@ -59,7 +59,7 @@ def _caller() -> str:
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
-    # Of a function within another the outer one, as Python 3.12 has no function for [... for ...].
+    # An outer function stands for those in it: Python 3.12 has none of its own for a comprehension.
     function = frame.f_code.co_qualname.partition(".<locals>")[0]
     return f"{frame.f_globals.get('__name__', '')}.{function}".removeprefix("vit_jax.")
 

@@ -26,7 +26,7 @@ anything starts. A *duration* is written `"10_000 steps"`, `"5 epochs"`, `"30000
 """
 
 
-# Of the fields that other families have from the ViT.
+# The units of the ViT's fields; other families' fields of the same name have them too.
 _UNITS = {f.name: f.metadata.get("unit") for f in dataclasses.fields(vit_jax.ViTConfig)}
 
 
@@ -42,8 +42,7 @@ def groups() -> Iterator[tuple[str, str, type]]:
     yield "objective.distill", "objective.distill.", vit_jax.TeacherConfig
     yield "objective.head of DinoConfig", "objective.head.", vit_jax.HeadConfig
     for kind in evals.EVALUATORS:
-        name = kind if isinstance(kind, str) else kind.__name__
-        yield f"evals.NAME: {name}", "evals.NAME.", getattr(vit_jax, name)
+        yield f"evals.NAME: {kind.__name__}", "evals.NAME.", kind
     yield "mesh", "mesh.", vit_jax.MeshConfig
     yield "checkpoint", "checkpoint.", vit_jax.CheckpointConfig
     yield "init", "init.", vit_jax.InitConfig

@@ -187,7 +187,7 @@ def _class_of(source: Source, example: Example) -> str:
 
 
 def _blank(image: bytes, pixels: np.ndarray) -> str:
-    """Say of which one colour an image is; "" for an image that shows something."""
+    """Return "wholly black" or so for an image of a single colour, "" for every other image."""
     low, high = pixels.min(axis=(0, 1)), pixels.max(axis=(0, 1))
     if int((high - low).max()) > _FLAT:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial values in a second: what differs in shape alone is drawn by one small program.
+"""Initial values in little time: what differs in shape alone is drawn by one small program.
 
 XLA takes a quarter of a second for each array that a jitted initialisation draws, whatever its
 size, and a network has dozens. But a random number depends on its key and its place alone
@@ -161,8 +161,7 @@ def _apply(eqn: Any, terms: Sequence[_Term], bits: jax.Array) -> Any:
     values = [term.apply(bits) for term in terms]
     if any(value.ndim for value in values):
         values = [jnp.broadcast_to(value, bits.shape) for value in values]
-    params = dict(eqn.params)
-    return eqn.primitive.bind(*values, **params)
+    return eqn.primitive.bind(*values, **eqn.params)
 
 
 def _constant(node: Any) -> Any:

@@ -166,7 +166,7 @@ def write_splits(name: str, source: data.Source, path: Path) -> None:
 
 
 def warn_overlap(cfg: Config, name: str, train: data.Source, source: data.Source) -> None:
-    """Say that an evaluation reads images that the run trains on."""
+    """Warn of an evaluation that reads images on which the run trains."""
     here, there = cfg.evals[name].split, cfg.data.train_split
     found = account_of(train)
     dataset = cfg.evals[name].dataset or cfg.data.name
