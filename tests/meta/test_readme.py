@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import jax
@@ -237,7 +238,16 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
 def call(words: list[str]) -> tuple[int, str, str]:
     """Run `python main.py ...` or `vit_jax ...` in this process; status and output."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        warnings.catch_warnings(),
+    ):
+        if words[1] == "-W":  # Python's own flag: ACTION:the beginning of a message
+            action, _, message = words[2].partition(":")
+            assert action == "error"
+            warnings.filterwarnings("error", message)
+            words = [words[0], *words[3:]]
         if words[1] == "main.py":
             status = train_main(words[1:])
         else:
