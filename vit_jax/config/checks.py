@@ -123,6 +123,16 @@ def average_is_kept(cfg: Config) -> None:
         raise UserError(f"{learns}; set ema_decay, such as 0.996")
 
 
+def locked_has_weights(cfg: Config) -> None:
+    """Refuse to lock what starts at random."""
+    if cfg.objective.locked and not cfg.init.weights:
+        lock = getattr(cfg.objective, "lock", "")
+        raise UserError(
+            f"objective.lock={lock} keeps that tower as it starts, which is at random; set "
+            "init.weights, or objective.lock=none"
+        )
+
+
 def lora_fits(cfg: Config) -> None:
     """Refuse low-rank changes of nothing, or of what has no rule for them."""
     lacks = {
@@ -150,6 +160,8 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
         lacks["logits"] = "trains no head"
     if not objective.scores_images:
         lacks["loss"] = "has no loss of an image by itself"
+    if not objective.embeds_texts:
+        lacks["image_embedding"] = "learns from no texts"
     kinds = [each for each in EVALUATORS if each.predictor not in lacks]
     if type(evaluation) not in kinds:
         why = lacks.get(evaluation.predictor, "")
@@ -193,6 +205,7 @@ RULES: tuple[Callable[[Config], None], ...] = (
     lambda cfg: cfg.init.check(),
     lambda cfg: cfg.lora.check(),
     lora_fits,
+    locked_has_weights,
     evals_fit,
     best_is_measured,
     lambda cfg: cfg.faults.check(),

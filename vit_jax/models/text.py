@@ -97,7 +97,7 @@ def validate(cfg: TextConfig, field: str = "text") -> None:
 
 
 class TextTower(nn.Module):
-    """The tower; parameters `token_embed` [V, D], `position_embed` [L, D], `blocks`, `norm`, `head`.
+    """The tower: `token_embed` [V, D], `position_embed` [L, D], `blocks`, `norm`, `head`.
 
     Attributes:
         cfg: the tower's config.

@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import flax.struct
 import jax
@@ -20,6 +20,9 @@ from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
 from vit_jax.trees import PyTree
 from vit_jax.weights.config import Base
+
+if TYPE_CHECKING:
+    from vit_jax.models.two_towers import TwoTowers
 
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
@@ -38,12 +41,19 @@ class ObjectiveConfig:
         needs_average: the loss reads the moving average of the parameters, and that is what other
             runs and verbs take of the run.
         scores_images: single images have a loss, for evaluations.
+        embeds_texts: it puts images and texts in one space, for evaluations.
     """
 
     uses_labels: ClassVar[bool] = True
     splits_batch: ClassVar[bool] = True
     needs_average: ClassVar[bool] = False
     scores_images: ClassVar[bool] = True
+    embeds_texts: ClassVar[bool] = False
+
+    @property
+    def locked(self) -> str:
+        """The regex of parameters that stay as `init.weights` has them, besides `optim.freeze`."""
+        return ""
 
     @property
     def head_loss(self) -> Loss | None:
@@ -151,6 +161,11 @@ class Objective:
         return dataclasses.replace(self, model=patch_sizes.at(self.model, side))
 
     @property
+    def pair(self) -> "TwoTowers | None":
+        """The towers of an objective for images and texts, whose weights lie in one file."""
+        return None
+
+    @property
     def own_heads(self) -> int:
         """The number of heads of the attention in what `init` adds."""
         return 1
@@ -229,6 +244,10 @@ class Objective:
     ) -> tuple[Float[Array, ""], Aux]:
         """Return the mean loss of a prepared (micro-)batch, and what else the step keeps of it."""
         raise NotImplementedError
+
+    def bounded(self, params: PyTree) -> PyTree:
+        """Return the parameters after an update within the bounds that they have."""
+        return params
 
     def alarm(self, metrics: Mapping[str, float]) -> str:
         """Return what has gone wrong by the metrics of `loss`, means over steps; "" for nothing.

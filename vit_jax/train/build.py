@@ -24,6 +24,7 @@ from vit_jax.evals import classes
 from vit_jax.models import patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
+from vit_jax.optim import OptimConfig
 from vit_jax.process import waiting
 from vit_jax.settings.durations import Clock
 from vit_jax.train import data_identity
@@ -85,8 +86,9 @@ def build(cfg: Config, num_examples: int) -> Parts:
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
-    tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
-    climb = optim.make_climb(cfg.optim, params, plan.clock)
+    settings = _optim(cfg)
+    tx, schedule = optim.make_optimizer(settings, params, plan.clock, models.growth(cfg.model))
+    climb = optim.make_climb(settings, params, plan.clock)
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
     init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     decay = cfg.ema_decay
@@ -113,6 +115,14 @@ def build(cfg: Config, num_examples: int) -> Parts:
         own,
     )
     return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
+
+
+def _optim(cfg: Config) -> OptimConfig:
+    """Return the optimizer's settings, which freeze what the objective locks, too."""
+    patterns = [pattern for pattern in (cfg.optim.freeze, cfg.objective.locked) if pattern]
+    if len(patterns) < 2:
+        return dataclasses.replace(cfg.optim, freeze="".join(patterns))
+    return dataclasses.replace(cfg.optim, freeze="|".join(f"(?:{each})" for each in patterns))
 
 
 def make_objective(cfg: Config, clock: Clock) -> Objective:

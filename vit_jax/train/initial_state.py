@@ -96,7 +96,9 @@ def _own(parts: build_lib.Parts) -> Own | None:
     """Return what the objective trains beside the model, by its shapes."""
     objective, params = parts.objective, parts.abstract.params
     names = objective.own_parameters
-    return Own({n: params[n] for n in names}, objective.own_heads) if names else None
+    if not names:
+        return None
+    return Own({n: params[n] for n in names if n in params}, objective.own_heads, objective.pair)
 
 
 def initial_state(

@@ -222,7 +222,7 @@ def _is_beside(key: str) -> bool:
 
 
 def _no_open_clip(source: WeightsFile) -> Callable[[str], bool]:
-    """Return which keys are none of a pair's: OpenAI's sizes, masks, a bias of nothing but zeros."""
+    """Return which keys are none of a pair's: sizes, masks, a bias of nothing but zeros."""
 
     def is_ignored(key: str) -> bool:
         if key == "visual.trunk.head.bias":  # timm's layer has one; no published pair uses it
