@@ -171,8 +171,8 @@ class Contrastive(Objective):
             found = contrastive.softmax_loss(image, text, scale, ids)
         metrics = {
             "loss": found.loss,
-            "image_top1": found.image_top1,
-            "text_top1": found.text_top1,
+            "image_to_text": found.image_to_text,
+            "text_to_image": found.text_to_image,
             "logit_scale": scale,
             "image_mean_cosine": jnp.square(image.mean(axis=0)).sum(),
             "text_mean_cosine": jnp.square(text.mean(axis=0)).sum(),
