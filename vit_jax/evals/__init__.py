@@ -16,6 +16,8 @@ from vit_jax.evals.config import (
     LinearEval,
     LossEval,
     ProbeEval,
+    RetrievalEval,
+    ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
 
@@ -26,6 +28,13 @@ def _probe(cfg: ProbeEval, context: EvalContext) -> Evaluator:
     return frozen.create(cfg, context)
 
 
+def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import retrieval, zero_shot  # late: most runs have no texts
+
+    kind = retrieval if isinstance(cfg, RetrievalEval) else zero_shot
+    return kind.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -33,6 +42,8 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     KNNEval: _probe,
     FewShotEval: _probe,
     LinearEval: _probe,
+    ZeroShotEval: _texts,
+    RetrievalEval: _texts,
 }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh
@@ -49,6 +49,7 @@ class EvalContext:
     mesh: Mesh
     loss: Loss | None = Loss.SOFTMAX  # that trains the logits; None without logits
     name: str = ""  # of the evaluation, for messages and pictures
+    tokenizer: Any = None  # of an objective of images and texts
     tick: Callable[[], None] | None = None  # called after each batch, for a watchdog
 
 

@@ -98,9 +98,7 @@ class _Best(NamedTuple):
         """Look at one block [n m] more."""
         positive = jnp.where(same, logits, -jnp.inf).max(axis)
         negative = jnp.where(same, -jnp.inf, logits).max(axis)
-        return _Best(
-            jnp.maximum(self.positive, positive), jnp.maximum(self.negative, negative)
-        )
+        return _Best(jnp.maximum(self.positive, positive), jnp.maximum(self.negative, negative))
 
     def accuracy(self) -> jax.Array:
         return (self.positive > self.negative).mean(dtype=jnp.float32)
@@ -133,9 +131,7 @@ class _Matched(NamedTuple):
     count: jax.Array
 
     def of(self, logits: jax.Array, same: jax.Array) -> "_Matched":
-        return _Matched(
-            self.logits + jnp.where(same, logits, 0).sum(1), self.count + same.sum(1)
-        )
+        return _Matched(self.logits + jnp.where(same, logits, 0).sum(1), self.count + same.sum(1))
 
 
 @jax.custom_vjp
@@ -349,7 +345,5 @@ def _meet_own(
     def step(row_sums: Sums, at: Sums) -> tuple[Sums, Sums]:
         return block(scalars, rows, row_sums, *at)
 
-    row_sums, column_sums = jax.lax.scan(
-        step, row_sums, jax.tree.map(cut, (columns, column_sums))
-    )
+    row_sums, column_sums = jax.lax.scan(step, row_sums, jax.tree.map(cut, (columns, column_sums)))
     return row_sums, jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), column_sums)
