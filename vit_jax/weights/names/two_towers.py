@@ -218,7 +218,8 @@ _IMAGE_HEADS = ("visual.proj", "visual.head.proj.weight", "visual.trunk.head.wei
 
 def _is_beside(key: str) -> bool:
     """Return whether a tensor is none of the image encoder's."""
-    return not key.startswith("visual.") or key in (*_IMAGE_HEADS, "visual.trunk.head.bias")
+    biases = ("visual.trunk.head.bias", "visual.head.proj.bias")
+    return not key.startswith("visual.") or key in (*_IMAGE_HEADS, *biases)
 
 
 def _no_open_clip(source: WeightsFile) -> Callable[[str], bool]:
@@ -259,8 +260,8 @@ def _open_clip_beside(
     if (name := f"{IMAGE_HEAD}/kernel") in shapes:
         key = next((key for key in _IMAGE_HEADS if key in there), _IMAGE_HEADS[0])
         found.append(_matrix(name, key, shapes[name], is_torch=key != _IMAGE_HEADS[0]))
-    if (name := f"{IMAGE_HEAD}/bias") in shapes:
-        found.append(_vector(name, "visual.trunk.head.bias", shapes[name]))
+        if (bias := f"{IMAGE_HEAD}/bias") in shapes:
+            found.append(_vector(bias, re.sub("weight$", "bias", key), shapes[bias]))
     found.append(_scalar(SCALE, "logit_scale", there.get("logit_scale", ())))
     if cfg.has_bias:
         found.append(_scalar(BIAS, "logit_bias", there.get("logit_bias", ())))

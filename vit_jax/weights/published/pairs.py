@@ -111,14 +111,11 @@ def open_clip(tree: Mapping[str, Any], source: str) -> TwoTowers:
     gelu = Gelu.QUICK if quick else Gelu.ERF
     dim, timm = found.integer("embed_dim"), vision.tree.get("timm_model_name")
     image = _trunk(str(timm), vision, source) if timm else _native(vision, gelu)
-    has_proj = not timm or vision.tree.get("timm_proj") == "linear"
-    width = two_towers.features_width(image)
-    has_proj = has_proj or width != dim
     return TwoTowers(
         image=image,
         text=_open_clip_text(texts, gelu),
         dim=dim,
-        image_projection=Projection.LINEAR if has_proj else Projection.NONE,
+        image_projection=_image_projection(vision) if timm else Projection.LINEAR,
         has_bias=found.tree.get("init_logit_bias") is not None,
     )
 
@@ -152,6 +149,7 @@ def _open_clip_text(found: "_Values", gelu: Gelu) -> TextConfig:
         gelu=Gelu.TANH if act.get("approximate") == "tanh" else gelu,
         norm_eps=float(norm.get("eps", 1e-5)),
         layer_scale=found.number("ls_init_value", 0.0),
+        init=TextInit.SIGLIP if pool == "last" and has_bias else TextInit.CLIP,
     )
 
 
@@ -189,7 +187,25 @@ def _trunk(name: str, found: "_Values", source: str) -> ModelConfig:
     size = list(found.pair("image_size", 224))
     tree = {"architecture": name, "num_classes": 0, "pretrained_cfg": {"input_size": [3, *size]}}
     cfg = timm_config.model(tree, source)
-    return models.with_fields(cfg, {"num_classes": 0, "image_size": tuple(size)})
+    pools = {"": None, "avg": Pool.GAP, "token": Pool.CLS, "map": Pool.MAP}
+    pool = str(found.tree.get("timm_pool", "avg"))
+    if pool not in pools:
+        raise found.wrong("vision_cfg.timm_pool", f"must be one of {', '.join(pools)[2:]}")
+    fields: dict[str, Any] = {"num_classes": 0, "image_size": tuple(size)}
+    if pools[pool] and getattr(cfg, "pool", pools[pool]) != pools[pool]:
+        fields |= {"pool": pools[pool], "fc_norm": pools[pool] is Pool.GAP}  # as timm's ViT
+    return models.with_fields(cfg, fields)
+
+
+def _image_projection(found: "_Values") -> Projection:
+    """Return the layer after timm's network; without a word of it that is the network's own head."""
+    kind = found.tree.get("timm_proj", "linear")
+    if kind not in ("linear", "none", "", None):
+        raise found.wrong("vision_cfg.timm_proj", "must be linear or none")
+    if kind == "none":
+        return Projection.NONE
+    has_bias = kind == "linear" and found.flag("timm_proj_bias", default=False)
+    return Projection.AFFINE if has_bias else Projection.LINEAR
 
 
 def open_clip_images(tree: Mapping[str, Any], cfg: ModelConfig, source: str) -> Preprocessing:
