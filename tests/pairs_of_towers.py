@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small pairs of tests/golden/image_text, made by transformers and open_clip, by their names."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import models, trees
+from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool
+from vit_jax.models.two_towers import TwoTowers
+from vit_jax.weights.apply import fill
+from vit_jax.weights.names import two_towers as names
+from vit_jax.weights.readers import npz_file, safetensors_file
+
+GOLDEN = Path(__file__).with_name("golden") / "image_text"
+# The file, and the golden whose outputs it has.
+FILES = {
+    "clip_quickgelu.safetensors": "clip_quickgelu",
+    "open_clip.safetensors": "open_clip",
+    "siglip.safetensors": "siglip",
+    "siglip2.safetensors": "siglip2",
+    "siglip_open_clip.safetensors": "siglip",
+    "siglip_big_vision.npz": "siglip",
+}
+
+
+def _image(variant: str, **fields: object) -> models.ModelConfig:
+    small = {"num_classes": 0, "image_size": (32, 32), "patch": (8, 8), "dim": 32, "depth": 2}
+    return models.variant(variant, **{**small, **fields})
+
+
+def _siglip(image: models.ModelConfig, dim: int, **fields: int) -> TwoTowers:
+    text = TextConfig(
+        dim=32,
+        num_heads=4,
+        mlp_dim=64,
+        causal=False,
+        pool=TextPool.LAST,
+        projection=Projection.AFFINE,
+        gelu=Gelu.TANH,
+        norm_eps=1e-6,
+        init=TextInit.SIGLIP,
+        **fields,
+    )
+    none = Projection.NONE
+    return TwoTowers(image=image, text=text, dim=dim, image_projection=none, has_bias=True)
+
+
+def pair(name: str) -> TwoTowers:
+    """Return the towers of a golden."""
+    if name == "clip_quickgelu":
+        image = _image("vit_b16_clip", num_heads=2, mlp_dim=64)
+        sizes = {"vocab_size": 99, "context": 12, "dim": 24, "depth": 2}
+        text = TextConfig(num_heads=3, mlp_dim=48, **sizes)
+        return TwoTowers(image=image, text=text, dim=20)
+    if name == "open_clip":
+        image = _image("vit_b16_clip", num_heads=2, mlp_dim=128, gelu="erf")
+        sizes = {"vocab_size": 96, "context": 11, "dim": 24, "depth": 2}
+        text = TextConfig(num_heads=2, mlp_dim=96, gelu=Gelu.ERF, **sizes)
+        return TwoTowers(image=image, text=text, dim=16)
+    if name == "siglip2":
+        image = _image("vit_b16_siglip", patch=(16, 16), dim=48, num_heads=4, mlp_dim=96)
+        return _siglip(image, 48, vocab_size=256, context=16, depth=3)
+    image = _image("vit_b16_siglip", num_heads=4, mlp_dim=64)
+    return _siglip(image, 32, vocab_size=80, context=10, depth=2)
+
+
+def tensors(file: str) -> dict[str, np.ndarray]:
+    """Return all tensors of a file as float32."""
+    reader = npz_file if file.endswith(".npz") else safetensors_file
+    with reader.opened(str(GOLDEN / file)) as source:
+        return {key: source.read(key) for key in source.shapes}
+
+
+def read(file: str) -> tuple[TwoTowers, dict]:
+    """Return a file's pair and its variables."""
+    reader, cfg = npz_file if file.endswith(".npz") else safetensors_file, pair(FILES[file])
+    with reader.opened(str(GOLDEN / file)) as source:
+        found = names.opened(source, cfg)
+        values = fill(found.entries, found.source, is_ignored=found.is_ignored)
+        return cfg, jax.tree.map(jnp.asarray, trees.nest(values))
