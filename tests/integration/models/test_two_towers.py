@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embeddings, logits and losses of pairs are transformers' and open_clip's."""
 
+import dataclasses
+import math
 from typing import Any, cast
 
 import jax
@@ -8,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.pairs_of_towers import FILES, GOLDEN, read
+from tests.pairs_of_towers import FILES, GOLDEN, pair, read
 from vit_jax import models
 from vit_jax.models import contrastive, two_towers
+from vit_jax.models.text import TextConfig, TextInit
+from vit_jax.models.two_towers import TwoTowers
 
 
 def embedded(file: str) -> tuple[Any, Any, jax.Array, jax.Array, Any]:
@@ -79,3 +83,49 @@ def test_any_family_may_be_the_images() -> None:
     shapes = two_towers.abstract(cfg)
     assert shapes["params"]["image_head"]["kernel"].shape == (2048, 16)
     assert "batch_stats" in shapes
+
+
+def test_training_starts_where_the_papers_do() -> None:
+    clip, _ = two_towers.init(pair("open_clip"), jax.random.key(0))
+    assert float(clip["logit_scale"]) == pytest.approx(math.log(1 / 0.07))
+    assert "logit_bias" not in clip
+    siglip, _ = two_towers.init(pair("siglip"), jax.random.key(0))
+    assert float(siglip["logit_scale"]) == pytest.approx(math.log(10))
+    assert float(siglip["logit_bias"]) == -10
+    own, _ = two_towers.init(pair("siglip"), jax.random.key(0), scale=1.0, bias=-4.0)
+    assert (float(own["logit_scale"]), float(own["logit_bias"])) == (1.0, -4.0)
+
+
+def test_deviations_of_the_text_tower() -> None:
+    cfg = TextConfig(vocab_size=512, context=64, dim=64, depth=6, num_heads=4, mlp_dim=256)
+    whole = TwoTowers(image=pair("open_clip").image, text=cfg, dim=64)
+    params = two_towers.init_beside(whole, jax.random.key(0))["text"]
+    width, deep = 64**-0.5, 12**-0.5
+    wanted = {
+        ("token_embed",): 0.02,
+        ("position_embed",): 0.01,
+        ("blocks", "attn", "qkv", "kernel"): width,
+        ("blocks", "attn", "proj", "kernel"): width * deep,
+        ("blocks", "mlp", "fc1", "kernel"): 128**-0.5,
+        ("blocks", "mlp", "fc2", "kernel"): width * deep,
+        ("head", "kernel"): width,
+    }
+    for path, deviation in wanted.items():
+        leaf = params
+        for key in path:
+            leaf = leaf[key]
+        assert np.std(np.asarray(leaf)) == pytest.approx(deviation, rel=0.06), path
+    assert not np.any(params["blocks"]["mlp"]["fc1"]["bias"])
+    theirs = dataclasses.replace(whole, text=dataclasses.replace(cfg, init=TextInit.SIGLIP))
+    params = two_towers.init_beside(theirs, jax.random.key(0))["text"]
+    for name in ("token_embed", "position_embed"):
+        assert np.std(np.asarray(params[name])) == pytest.approx(width, rel=0.06)
+
+
+def test_towers_do_not_start_alike() -> None:
+    """Two keys give two towers, and no two kernels of a tower are of one draw."""
+    first = two_towers.init_beside(pair("siglip"), jax.random.key(0))["text"]
+    other = two_towers.init_beside(pair("siglip"), jax.random.key(1))["text"]
+    assert not np.array_equal(first["token_embed"], other["token_embed"])
+    kernels = first["blocks"]["attn"]["proj"]["kernel"]
+    assert not np.array_equal(kernels[0], kernels[1])

@@ -2,10 +2,7 @@
 """Pairs of towers by name: exact parameter counts, where training starts, what does not meet."""
 
 import dataclasses
-import math
 
-import jax
-import numpy as np
 import pytest
 
 from tests.pairs_of_towers import pair
@@ -13,8 +10,7 @@ from tests.unit.models.tiny import TINY
 from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import two_towers
-from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool
-from vit_jax.models.two_towers import TwoTowers
+from vit_jax.models.text import Projection, TextConfig, TextPool
 
 # Of the published files: OpenAI's, open_clip's docs/model_profile.csv, big_vision's, PE's.
 COUNTS = {
@@ -94,49 +90,3 @@ def test_what_does_not_meet_is_one_line(changes: dict, words: str) -> None:
 def test_unknown_pairs_name_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'clip_b16'"):
         two_towers.variant("clip_b61")
-
-
-def test_training_starts_where_the_papers_do() -> None:
-    clip, _ = two_towers.init(pair("open_clip"), jax.random.key(0))
-    assert float(clip["logit_scale"]) == pytest.approx(math.log(1 / 0.07))
-    assert "logit_bias" not in clip
-    siglip, _ = two_towers.init(pair("siglip"), jax.random.key(0))
-    assert float(siglip["logit_scale"]) == pytest.approx(math.log(10))
-    assert float(siglip["logit_bias"]) == -10
-    own, _ = two_towers.init(pair("siglip"), jax.random.key(0), scale=1.0, bias=-4.0)
-    assert (float(own["logit_scale"]), float(own["logit_bias"])) == (1.0, -4.0)
-
-
-def test_deviations_of_the_text_tower() -> None:
-    cfg = TextConfig(vocab_size=512, context=64, dim=64, depth=6, num_heads=4, mlp_dim=256)
-    whole = TwoTowers(image=pair("open_clip").image, text=cfg, dim=64)
-    params = two_towers.init_beside(whole, jax.random.key(0))["text"]
-    width, deep = 64**-0.5, 12**-0.5
-    wanted = {
-        ("token_embed",): 0.02,
-        ("position_embed",): 0.01,
-        ("blocks", "attn", "qkv", "kernel"): width,
-        ("blocks", "attn", "proj", "kernel"): width * deep,
-        ("blocks", "mlp", "fc1", "kernel"): 128**-0.5,
-        ("blocks", "mlp", "fc2", "kernel"): width * deep,
-        ("head", "kernel"): width,
-    }
-    for path, deviation in wanted.items():
-        leaf = params
-        for key in path:
-            leaf = leaf[key]
-        assert np.std(np.asarray(leaf)) == pytest.approx(deviation, rel=0.06), path
-    assert not np.any(params["blocks"]["mlp"]["fc1"]["bias"])
-    theirs = dataclasses.replace(whole, text=dataclasses.replace(cfg, init=TextInit.SIGLIP))
-    params = two_towers.init_beside(theirs, jax.random.key(0))["text"]
-    for name in ("token_embed", "position_embed"):
-        assert np.std(np.asarray(params[name])) == pytest.approx(width, rel=0.06)
-
-
-def test_towers_do_not_start_alike() -> None:
-    """Two keys give two towers, and no two kernels of a tower are of one draw."""
-    first = two_towers.init_beside(pair("siglip"), jax.random.key(0))["text"]
-    other = two_towers.init_beside(pair("siglip"), jax.random.key(1))["text"]
-    assert not np.array_equal(first["token_embed"], other["token_embed"])
-    kernels = first["blocks"]["attn"]["proj"]["kernel"]
-    assert not np.array_equal(kernels[0], kernels[1])

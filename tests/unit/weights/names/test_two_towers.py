@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both towers in transformers', open_clip's and big_vision's files: exact there and back, strict."""
+"""Both towers in others' files: exact there and back, strict."""
 
 import numpy as np
 import pytest
