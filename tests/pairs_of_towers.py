@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small pairs of tests/golden/image_text, made by transformers and open_clip, by their names."""
+"""The small pairs of tests/golden/image_text, of transformers and open_clip, by their names."""
 
 from pathlib import Path
 
