@@ -73,10 +73,12 @@ def listed(value: Any) -> Listed:
     left = [value]
     while left:
         each = left.pop()
+        if isinstance(each, np.ndarray | np.generic):
+            each = each.tolist()
         if isinstance(each, dict):
             left.append(next((each[name] for name in INSIDE if name in each), None))
-        elif isinstance(each, list | tuple | np.ndarray) and np.ndim(each):
-            left += reversed(list(each))
+        elif isinstance(each, list | tuple):
+            left += reversed(each)
         elif isinstance(each, bytes | str):
             # Half of a surrogate pair, which JSON can hold, has no UTF-8 either.
             given = each if isinstance(each, bytes) else each.encode(errors="surrogatepass")
@@ -89,7 +91,7 @@ def listed(value: Any) -> Listed:
 
 
 def in_member(content: bytes, field: str, *, is_json: bool) -> Listed:
-    """Return the captions in a file of a tar: all of a text, or a key of JSON, "" for a usual one."""
+    """Return the captions in a text of a tar, or in a key of JSON, "" for one of a usual name."""
     if not is_json:
         return listed(content)
     text = content.decode(errors="replace")
@@ -120,7 +122,7 @@ def lacking(where: str, what: str, has: Iterable[str], how: str) -> UserError:
 
 
 def leave_out(
-    members: Mapping[str, Int[np.ndarray, " _"]],
+    members: Mapping[str, Int[np.ndarray, " _"] | Sequence[int]],
     has: Bool[np.ndarray, " M"],
     tell: Callable[[int], str],
 ) -> tuple[dict[str, Int[np.ndarray, " _"]], list[tuple[str, str]]]:
@@ -134,7 +136,8 @@ def leave_out(
         tell: names an example by its index.
     """
     lost = [(WITHOUT, tell(index)) for index in np.flatnonzero(~has).tolist()]
-    return {name: found[has[found]] for name, found in members.items()}, lost
+    arrays = {name: np.asarray(found, int) for name, found in members.items()}
+    return {name: found[has[found]] for name, found in arrays.items()}, lost
 
 
 class Texts:
@@ -190,7 +193,7 @@ class Tokenized(Derived):
         return self.source.example_id(index)
 
     def tokens(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return tokens int32 [n, L], caption_id int32 [n] and cut int32 [n]: 1 if it lacks its end."""
+        """Return tokens int32 [n, L], caption_id int32 [n], and cut int32 [n]: 1 of a text cut."""
         return {
             TOKENS: self.tokenizer.encode(texts),
             CAPTION_ID: np.array([caption_id(text) for text in texts], np.int32),

@@ -54,7 +54,6 @@ class Columns(NamedTuple):
     image: str  # its path: "image.bytes" where the column is a struct
     label: str  # "" where there is none
     classes: tuple[str, ...]  # of a ClassLabel; () is not known
-    captions: str = ""  # "" where there are none, or none are read
 
 
 def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
@@ -272,19 +271,19 @@ def _one(kind: str, given: str, fit: Sequence[str], all_: Sequence[str], where: 
 class ParquetSource(shards.ShardSource):
     """Examples of one split of Parquet files; see `Source`."""
 
-    def __init__(self, *source: Any, columns: Columns, groups: np.ndarray) -> None:
+    def __init__(self, *source: Any, columns: Columns, groups: np.ndarray, text: str = "") -> None:
         """Take what `ShardSource` does, and how to find a row.
 
         Args:
             source: arguments of `ShardSource`; places are rows, counted through all files.
             columns: which of the files' are read.
             groups: int (G, 3), of every row group its file, its number there, its first row.
+            text: the column of captions, "" for none.
         """
         super().__init__(*source)
         self._columns, self._groups = columns, groups
+        self._text, self.has_captions = text, bool(text)
         self._restart()
-
-        self.has_captions = bool(columns.captions)
 
     def _restart(self) -> None:
         # By file; what has been read is left behind where the source is pickled.
@@ -356,7 +355,7 @@ class ParquetSource(shards.ShardSource):
         return self._column(group, self._columns.image)
 
     def _load_captions(self, group: int) -> Any:
-        found = self._column(group, self._columns.captions)
+        found = self._column(group, self._text)
         return found.cast(_as_bytes(found.type))
 
     def _column(self, group: int, name: str) -> Any:
@@ -467,7 +466,6 @@ def open_shards(
         first = _reading(files[0], lambda: _open(files[0]))
         columns = _reading(files[0], lambda: find(first, chosen, where))
         text = captions(first, chosen, where, wanted)
-        columns = columns._replace(captions=text)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             firsts, found, empty = zip(*pool.map(read, files), strict=True)
@@ -514,7 +512,7 @@ def open_shards(
         for number, first in enumerate(firsts[file])
     ]
     source = title, classes, [files[i] for i in used], labels[rows], rows
-    opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64))
+    opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64), text=text)
     if classes or not text:
         notes += shards.label_notes(joined, labels, classes, named=bool(names))
     notes += unread(first, columns, chosen)

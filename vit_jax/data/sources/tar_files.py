@@ -190,7 +190,8 @@ def open_shards(
         notes: of the files, for the account.
         wanted: what is done with captions.
 
-    Raises UserError: no such split, no captions that are needed; DataError: a shard, a label, or another number than `told`.
+    Raises UserError: no such split, no captions that are needed; DataError: a shard, a label, or
+    another number than `told`.
     """
     splits = splits or shards.splits_of(files)
     caption = None if wanted is Captions.UNREAD else chosen.get("captions", "")

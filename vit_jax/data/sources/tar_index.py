@@ -262,10 +262,13 @@ def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = F
         if is_label:
             found[kind] = _label(window.content(member), name)
         elif kind == "json" and wanted:
+            content = window.content(member)
+            if fields.captions is not None:  # which are read where they are not UTF-8
+                content = content.decode(errors="replace").encode()
             if not any(found.values()):
-                found[kind] = _json_label(window.content(member), name, wanted)
+                found[kind] = _json_label(content, name, wanted)
             if agree and not fields.label:
-                _add_labels(window.content(member), beside, key)
+                _add_labels(content, beside, key)
     chosen = {
         key: next(filter(None, map(labels[key].get, (*wanted, "json"))), b"") for key in labels
     }
@@ -289,7 +292,7 @@ def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = F
         raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
     kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_, CAPTIONS)
     columns = zip(*rows, *left, strict=True)
-    found = Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+    found = Entries(*(np.array([*c], kind) for c, kind in zip(columns, kinds, strict=True)))
     return (
         found
         if fields.captions is not None
@@ -490,8 +493,11 @@ def _read(
         fields: by which it was made.
     """
     most = (1 << 20) + sum(shard.size for shard in shards.values())  # a header alone is 512 bytes
-    stored = Entries._fields if fields.captions is not None else Entries._fields[:-1]
-    kinds = dict(zip((*stored, "counts", "shards", "versions"), [*"SiiuSV"[: len(stored)], *"iSS"]))
+    is_captioned = fields.captions is not None
+    stored, kinds = Entries._fields, "SiiuSViSS"
+    if not is_captioned:
+        stored, kinds = stored[:-1], kinds.replace("V", "")
+    kinds = dict(zip((*stored, "counts", "shards", "versions"), kinds, strict=True))
     try:
         data = remote.read(place, most)
         columns = array_files.vectors(data, kinds)
@@ -500,7 +506,7 @@ def _read(
         names = [os.fsdecode(name) for name in names]
         if (counts < 1).any() or len({len(names), len(versions), len(counts)}) != 1:
             raise ValueError("other numbers of shards")
-        if fields.captions is None:
+        if not is_captioned:
             columns["captions"] = _no_captions(len(columns["labels"]))
         elif columns["captions"].dtype != CAPTIONS:
             raise ValueError("other facts of captions")

@@ -266,10 +266,11 @@ class PixelCache(dict[int, Decoded]):
 class Batches:
     """Random access to whole batches.
 
-    Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. Of a
-    `Tokenized` source the tokens are those of a caption that is drawn, in one pass of the first. A
+    Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. A
     thread pool shares the rows, so that all cores work on the batch that is needed next. If reads
     wait for a network, `num_readers` threads do nothing but read ahead.
+
+    Tokens of a `Tokenized` source are those of a caption drawn for the position, or of the first.
 
     `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above 0
     the next readable example replaces an unreadable one at its position of the stream, so that the
