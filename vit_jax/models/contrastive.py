@@ -76,6 +76,16 @@ def sigmoid_loss(
     return _sigmoid(*_in_float32(image, text, scale, bias), _ids(ids, image))
 
 
+def passed_bytes(batch: int, width: int, shards: int, *, softmax: bool) -> int:
+    """Count what a device sends to the next one in a step: for the loss and its gradient.
+
+    The softmax sends the texts with the sums of its columns, then the texts with their gradients;
+    the sigmoid sends the texts with both, once.
+    """
+    values = 3 * width + 7 if softmax else 2 * width + 3
+    return 4 * batch * values if shards > 1 else 0
+
+
 def _in_float32(*arrays: jax.Array) -> list[jax.Array]:
     return [x.astype(jnp.float32) for x in arrays]
 
