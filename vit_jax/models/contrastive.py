@@ -3,12 +3,12 @@
 section 2.3) and sigmoid (SigLIP, arXiv:2303.15343, algorithm 1).
 
 No array has an element for every pair. The texts go round the devices, and each device compares its
-own images with one block of texts at a time; the backward pass goes round once more and computes
-the logits again. An image's sums stay on its device, a text's travel with it.
+own images with one block of texts at a time. An image's sums stay on its device, a text's travel
+with it. The softmax's gradient goes round once more and computes the logits again; the sigmoid's
+is summed on the way.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from vit_jax.devices.sharding import BATCH_AXES, batch_shards
+from vit_jax.trees import PyTree
 
 _PAIRS = 2**22  # logits of a block at most: 16 MiB in float32
-Sums = Any  # a pytree of arrays whose first axis are images, or texts
 
 
 class Contrast(NamedTuple):
@@ -76,12 +76,22 @@ def sigmoid_loss(
     return _sigmoid(*_in_float32(image, text, scale, bias), _ids(ids, image))
 
 
+def passed_bytes(batch: int, width: int, shards: int, *, softmax: bool) -> int:
+    """Count what a device sends to the next one in a step: for the loss and its gradient.
+
+    The softmax sends the texts with the sums of its columns, then the texts with their gradients;
+    the sigmoid sends the texts with both, once.
+    """
+    values = 3 * width + 7 if softmax else 2 * width + 3
+    return 4 * batch * values if shards > 1 else 0
+
+
 def _in_float32(*arrays: jax.Array) -> list[jax.Array]:
     return [x.astype(jnp.float32) for x in arrays]
 
 
 def _ids(ids: jax.Array | None, image: jax.Array) -> jax.Array:
-    return jnp.arange(image.shape[0], dtype=jnp.int32) if ids is None else ids
+    return (jnp.arange(len(image)) if ids is None else ids).astype(jnp.int32)
 
 
 class _Best(NamedTuple):
@@ -91,11 +101,11 @@ class _Best(NamedTuple):
     negative: jax.Array
 
     @property
-    def any(self) -> jax.Array:
+    def largest(self) -> jax.Array:
         return jnp.maximum(self.positive, self.negative)
 
-    def of(self, logits: jax.Array, same: jax.Array, axis: int) -> "_Best":
-        """Look at one block [n m] more."""
+    def with_block(self, logits: jax.Array, same: jax.Array, axis: int) -> "_Best":
+        """Include one block of logits [n m]; `axis` is the one over which they are compared."""
         positive = jnp.where(same, logits, -jnp.inf).max(axis)
         negative = jnp.where(same, -jnp.inf, logits).max(axis)
         return _Best(jnp.maximum(self.positive, positive), jnp.maximum(self.negative, negative))
@@ -109,29 +119,19 @@ def _no_best(like: jax.Array) -> _Best:
     return _Best(lowest, lowest)
 
 
-# A softmax's sum grows with the largest logit so far (online softmax, arXiv:1805.02867).
-
-
 class _Total(NamedTuple):
-    """Sum of exp(logit - best.any) of each row [n], or of each column."""
+    """Sum of exp(logit - best.largest) of each row [n], or of each column.
+
+    It is scaled anew as the largest logit grows (online softmax, arXiv:1805.02867).
+    """
 
     best: _Best
     powers: jax.Array
 
-    def of(self, logits: jax.Array, same: jax.Array, axis: int) -> "_Total":
-        best = self.best.of(logits, same, axis)
-        powers = jnp.exp(logits - jnp.expand_dims(best.any, axis)).sum(axis)
-        return _Total(best, self.powers * jnp.exp(self.best.any - best.any) + powers)
-
-
-class _Matched(NamedTuple):
-    """Sum and number of each image's positive logits [n]."""
-
-    logits: jax.Array
-    count: jax.Array
-
-    def of(self, logits: jax.Array, same: jax.Array) -> "_Matched":
-        return _Matched(self.logits + jnp.where(same, logits, 0).sum(1), self.count + same.sum(1))
+    def with_block(self, logits: jax.Array, same: jax.Array, axis: int) -> "_Total":
+        best = self.best.with_block(logits, same, axis)
+        powers = jnp.exp(logits - jnp.expand_dims(best.largest, axis)).sum(axis)
+        return _Total(best, self.powers * jnp.exp(self.best.largest - best.largest) + powers)
 
 
 @jax.custom_vjp
@@ -144,31 +144,31 @@ def _softmax_forward(
 ) -> tuple[Contrast, tuple[Any, ...]]:
     zeros = jnp.zeros(ids.shape, jnp.float32)
     none = _Total(_no_best(ids), zeros)
-    matched = _Matched(zeros, jnp.zeros(ids.shape, jnp.int32))
-    (rows, matched), columns = _meet(
-        _softmax_block, (scale,), (image, ids), (none, matched), (text, ids), none
+    (rows, matched, count), columns = _meet(
+        _softmax_block, (scale,), (image, ids), (none, zeros, zeros), (text, ids), none
     )
     # Rows and columns have the same targets, as equal ids have equal counts. The difference of two
     # large logits comes first: it is exact where the positive is the largest.
-    positive = matched.logits / matched.count
-    by_row = rows.best.any - positive + jnp.log(rows.powers)
-    by_column = columns.best.any - positive + jnp.log(columns.powers)
+    by_row = rows.best.largest - matched / count + jnp.log(rows.powers)
+    by_column = columns.best.largest - matched / count + jnp.log(columns.powers)
     contrast = Contrast(
         (by_row.mean() + by_column.mean()) / 2, rows.best.accuracy(), columns.best.accuracy()
     )
-    kept = [(total.best.any, 1 / total.powers) for total in (rows, columns)]
-    return contrast, (image, text, scale, ids, *kept, 2 / matched.count)
+    kept = [(total.best.largest, 1 / total.powers) for total in (rows, columns)]
+    return contrast, (image, text, scale, ids, *kept, 2 / count)
 
 
 def _softmax_block(
-    scalars: Sums, rows: Sums, row_sums: Sums, columns: Sums, column_sums: Sums
-) -> tuple[Sums, Sums]:
+    scalars: PyTree, rows: PyTree, row_sums: PyTree, columns: PyTree, column_sums: PyTree
+) -> tuple[PyTree, PyTree]:
     (image, image_ids), (text, text_ids) = rows, columns
-    total, matched = row_sums
-    logits = scalars[0] * _products(image, text)
+    total, matched, count = row_sums
+    logits = scalars[0] * _matmul(image, text.T)
     same = image_ids[:, None] == text_ids[None]
-    row_sums = total.of(logits, same, 1), matched.of(logits, same)
-    return row_sums, column_sums.of(logits, same, 0)
+    matched = matched + jnp.where(same, logits, 0).sum(1)
+    count = count + same.sum(1, dtype=jnp.float32)
+    row_sums = total.with_block(logits, same, 1), matched, count
+    return row_sums, column_sums.with_block(logits, same, 0)
 
 
 def _softmax_backward(kept: tuple[Any, ...], cotangent: Contrast) -> tuple[jax.Array | None, ...]:
@@ -187,11 +187,11 @@ def _softmax_backward(kept: tuple[Any, ...], cotangent: Contrast) -> tuple[jax.A
 
 
 def _softmax_gradients(
-    scalars: Sums, rows: Sums, dimage: jax.Array, columns: Sums, dtext: jax.Array
+    scalars: PyTree, rows: PyTree, dimage: jax.Array, columns: PyTree, dtext: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     image, image_ids, row_best, row_inverse, share = rows
     text, text_ids, column_best, column_inverse = columns
-    logits = scalars[0] * _products(image, text)
+    logits = scalars[0] * _matmul(image, text.T)
     same = image_ids[:, None] == text_ids[None]
     dlogits = (
         jnp.exp(logits - row_best[:, None]) * row_inverse[:, None]
@@ -213,63 +213,44 @@ def _sigmoid(
 
 def _sigmoid_forward(
     image: jax.Array, text: jax.Array, scale: jax.Array, bias: jax.Array, ids: jax.Array
-) -> tuple[Contrast, tuple[jax.Array, ...]]:
-    none, zeros = _no_best(ids), jnp.zeros(ids.shape, jnp.float32)
-    (rows, losses), columns = _meet(
-        _sigmoid_block, (scale, bias), (image, ids), (none, zeros), (text, ids), none
+) -> tuple[Contrast, list[jax.Array]]:
+    """Go round once for both: a pair's gradient depends on its own logit alone."""
+    best, zeros, none = _no_best(ids), jnp.zeros(ids.shape, jnp.float32), jnp.zeros_like(image)
+    (rows, losses, dbias, dimage), (columns, dtext) = _meet(
+        _sigmoid_block,
+        (scale, bias),
+        (image, ids),
+        (best, zeros, zeros, none),
+        (text, ids),
+        (best, none),
     )
     contrast = Contrast(losses.mean(), rows.accuracy(), columns.accuracy())
-    return contrast, (image, text, scale, bias, ids)
+    sums = scale * dimage, scale * dtext, (image * dimage).sum(), dbias.sum()
+    return contrast, [x / len(ids) for x in sums]
 
 
 def _sigmoid_block(
-    scalars: Sums, rows: Sums, row_sums: Sums, columns: Sums, column_sums: Sums
-) -> tuple[Sums, Sums]:
+    scalars: PyTree, rows: PyTree, row_sums: PyTree, columns: PyTree, column_sums: PyTree
+) -> tuple[PyTree, PyTree]:
     (image, image_ids), (text, text_ids) = rows, columns
-    best, losses = row_sums
-    scale, bias = scalars
-    logits = scale * _products(image, text) + bias
+    (scale, bias), (best, losses, dbias, dimage) = scalars, row_sums
+    logits = scale * _matmul(image, text.T) + bias
     same = image_ids[:, None] == text_ids[None]
     losses = losses - jax.nn.log_sigmoid(jnp.where(same, logits, -logits)).sum(1)
-    return (best.of(logits, same, 1), losses), column_sums.of(logits, same, 0)
+    dlogits = jnp.where(same, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
+    dbias, dimage = dbias + dlogits.sum(1), dimage + _matmul(dlogits, text)
+    column_best, dtext = column_sums
+    column_sums = column_best.with_block(logits, same, 0), dtext + _matmul(dlogits.T, image)
+    return (best.with_block(logits, same, 1), losses, dbias, dimage), column_sums
 
 
 def _sigmoid_backward(
-    kept: tuple[jax.Array, ...], cotangent: Contrast
+    gradients: list[jax.Array], cotangent: Contrast
 ) -> tuple[jax.Array | None, ...]:
-    image, text, scale, bias, ids = kept
-    none = jnp.zeros_like(image)
-    (dimage, dbias), dtext = _meet(
-        _sigmoid_gradients,
-        (scale, bias),
-        (image, ids),
-        (none, jnp.zeros(ids.shape, jnp.float32)),
-        (text, ids),
-        none,
-    )
-    factor = cotangent.loss / len(ids)
-    dscale, dbias = factor * (image * dimage).sum(), factor * dbias.sum()
-    return factor * scale * dimage, factor * scale * dtext, dscale, dbias, None
-
-
-def _sigmoid_gradients(
-    scalars: Sums, rows: Sums, row_sums: Sums, columns: Sums, dtext: jax.Array
-) -> tuple[Sums, jax.Array]:
-    (image, image_ids), (text, text_ids) = rows, columns
-    dimage, dbias = row_sums
-    scale, bias = scalars
-    logits = scale * _products(image, text) + bias
-    same = image_ids[:, None] == text_ids[None]
-    dlogits = jnp.where(same, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
-    row_sums = dimage + _matmul(dlogits, text), dbias + dlogits.sum(1)
-    return row_sums, dtext + _matmul(dlogits.T, image)
+    return *(cotangent.loss * x for x in gradients), None
 
 
 _sigmoid.defvjp(_sigmoid_forward, _sigmoid_backward)
-
-
-def _products(image: Float[Array, "n E"], text: Float[Array, "m E"]) -> Float[Array, "n m"]:
-    return _matmul(image, text.T)
 
 
 def _matmul(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -278,12 +259,17 @@ def _matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 # (scalars, rows, sums of rows, columns, sums of columns) -> both sums with one block more
-_Block = Callable[[Sums, Sums, Sums, Sums, Sums], tuple[Sums, Sums]]
+_Block = Callable[[PyTree, PyTree, PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
 
 
 def _meet(
-    block: _Block, scalars: Sums, rows: Sums, row_sums: Sums, columns: Sums, column_sums: Sums
-) -> tuple[Sums, Sums]:
+    block: _Block,
+    scalars: PyTree,
+    rows: PyTree,
+    row_sums: PyTree,
+    columns: PyTree,
+    column_sums: PyTree,
+) -> tuple[PyTree, PyTree]:
     """Return the sums over every row with every column, of whatever `block` adds to them.
 
     Rows and columns are pytrees of arrays [B, ...] that lie on the mesh as a batch does.
@@ -307,23 +293,22 @@ def _meet(
 def _go_round(
     block: _Block,
     shards: int,
-    scalars: Sums,
-    rows: Sums,
-    row_sums: Sums,
-    columns: Sums,
-    column_sums: Sums,
-) -> tuple[Sums, Sums]:
+    scalars: PyTree,
+    rows: PyTree,
+    row_sums: PyTree,
+    columns: PyTree,
+    column_sums: PyTree,
+) -> tuple[PyTree, PyTree]:
     """Meet the columns of all devices, one device's after the other; on each device's own rows."""
     own = functools.partial(_meet_own, block, scalars, rows)
     if shards == 1:
         return own(row_sums, columns, column_sums)
-    pairs = [(i, (i + 1) % shards) for i in range(shards)]
-    to_next = functools.partial(jax.lax.ppermute, axis_name=BATCH_AXES, perm=pairs)
 
-    def step(carry: Sums, _: None) -> tuple[Sums, None]:
+    def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
         row_sums, columns, column_sums = carry
         row_sums, column_sums = own(row_sums, columns, column_sums)
-        return (row_sums, to_next(columns), to_next(column_sums)), None
+        columns, column_sums = _to_next((columns, column_sums), shards)
+        return (row_sums, columns, column_sums), None
 
     # As many steps as devices: the last brings the columns' sums home.
     start = (row_sums, columns, column_sums)
@@ -331,10 +316,34 @@ def _go_round(
     return row_sums, column_sums
 
 
+def _to_next(columns: PyTree, shards: int) -> PyTree:
+    """Send each device's columns to the next one; vectors as one message, to wait for one."""
+    leaves, structure = jax.tree.flatten(columns)
+    bits = jnp.stack([_bits(x, jnp.int32) for x in leaves if x.ndim == 1])
+    pairs = [(i, (i + 1) % shards) for i in range(shards)]
+    bits, *arrays = jax.lax.ppermute((bits, *[x for x in leaves if x.ndim > 1]), BATCH_AXES, pairs)
+    vectors, others = iter(bits), iter(arrays)
+    moved = [_bits(next(vectors), x.dtype) if x.ndim == 1 else next(others) for x in leaves]
+    return jax.tree.unflatten(structure, moved)
+
+
+def _bits(x: jax.Array, dtype: Any) -> jax.Array:
+    return jax.lax.bitcast_convert_type(x, dtype)
+
+
 def _meet_own(
-    block: _Block, scalars: Sums, rows: Sums, row_sums: Sums, columns: Sums, column_sums: Sums
-) -> tuple[Sums, Sums]:
-    """Meet the columns that this device holds, in blocks of equal size."""
+    block: _Block,
+    scalars: PyTree,
+    rows: PyTree,
+    row_sums: PyTree,
+    columns: PyTree,
+    column_sums: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Meet the columns that this device holds, in blocks of equal size.
+
+    More than 2,048 of them should have a divisor near 2**22 / count; a prime number goes one by
+    one.
+    """
     count = jax.tree.leaves(rows)[0].shape[0]
     most = max(min(count, _PAIRS // count), 1)
     size = next(n for n in range(most, 0, -1) if count % n == 0)
@@ -342,7 +351,7 @@ def _meet_own(
     def cut(x: jax.Array) -> jax.Array:
         return x.reshape(count // size, size, *x.shape[1:])
 
-    def step(row_sums: Sums, at: Sums) -> tuple[Sums, Sums]:
+    def step(row_sums: PyTree, at: PyTree) -> tuple[PyTree, PyTree]:
         return block(scalars, rows, row_sums, *at)
 
     row_sums, column_sums = jax.lax.scan(step, row_sums, jax.tree.map(cut, (columns, column_sums)))
