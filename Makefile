@@ -114,7 +114,7 @@ newest:
 
 # Refresh the lock files from pyproject.toml: the newest releases for each Python, and the oldest.
 COMPILE := $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml
-EXTRAS := $(addprefix --extra ,train dev onnx hub serve sweep gcs http)
+EXTRAS := $(addprefix --extra ,train dev onnx hub text serve sweep gcs http)
 lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
 	$(COMPILE) --universal --extra train -o requirements.txt

@@ -21,7 +21,7 @@ ORDER = """
     settings storage
     devices process
     checkpoints figures
-    models
+    models text
     data optim
     cost
     weights evals
