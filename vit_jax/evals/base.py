@@ -101,6 +101,11 @@ def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[
         named = data.split_of(flag, in_training=own)
         with named if field else contextlib.nullcontext():
             sources[key] = data.open_source(
-                name, data_cfg.data_dir, split, cache=data_cfg.cache, classes=classes
+                name,
+                data_cfg.data_dir,
+                split,
+                cache=data_cfg.cache,
+                classes=classes,
+                captions=data.Captions.NEEDED if cfg.needs_captions else data.Captions.UNREAD,
             )
     return sources

@@ -29,6 +29,7 @@ class EvalConfig:
     """
 
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
+    needs_captions: ClassVar[bool] = False  # its images have captions
 
     split: str = "val"
     every: str = value("", unit="duration")
@@ -256,6 +257,7 @@ class RetrievalEval(EvalConfig):
     """
 
     predictor: ClassVar[str] = "image_embedding"
+    needs_captions: ClassVar[bool] = True
 
     k: tuple[int, ...] = value((1, 5, 10), least=1)
 

@@ -7,12 +7,14 @@ the order is left open: an image counts as often as it would over all orders, so
 that are all alike score what guessing does.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float32, Int
 
+from vit_jax import data
 from vit_jax.errors import UserError
 
 K = (1, 5, 10)
@@ -69,3 +71,39 @@ def _chance(places: int, others: int, mine: int) -> float:
     if places > others:
         return 1.0
     return 1.0 - math.comb(others, places) / math.comb(others + mine, places)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """Evaluator of `recall` over a split, all captions of each image in the stored order."""
+
+    stream: EvalStream
+    context: EvalContext
+    k: tuple[int, ...]
+
+    def run(
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
+    ) -> dict[str, float]:
+        """Return recall both ways and num_examples, the images; raises what `recall` does."""
+        del report_dir
+        source, context = self.stream.source, self.context
+        captions = data.all_captions(source)
+        owner = np.repeat(np.arange(len(captions)), [len(each) for each in captions])
+        embed = embedder(predictors["text_embedding"], variables, context)
+        texts = embed([text for each in captions for text in each])
+        images = np.empty((len(source), texts.shape[1]), np.float32)
+        encode_all(
+            predictors["image_embedding"],
+            variables,
+            self.stream.batches,
+            {"features": images},
+            mesh=context.mesh,
+            batch_size=self.stream.batch_size,
+            name=source.name,
+        )
+        return {**recall(images, texts, owner, self.k), "num_examples": float(len(source))}
+
+
+def create(cfg: RetrievalEval, context: EvalContext) -> Retrieval:
+    """Build the evaluator of a config."""
+    return Retrieval(stream=EvalStream(cfg, context), context=context, k=cfg.k)

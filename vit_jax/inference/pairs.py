@@ -19,12 +19,10 @@ from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained
 from vit_jax.models import two_towers
 from vit_jax.models.two_towers import TwoTowers
-from vit_jax.text import tokenizers
 from vit_jax.text.tokenizers import Tokenizer
 from vit_jax.weights.config import CHECKPOINT, KINDS, split
 from vit_jax.weights.layout import Own
-from vit_jax.weights.published import describe
-from vit_jax.workdir import folder as workdir
+from vit_jax.weights.published import describe, words
 
 _IMAGE = rf"^(?!(?:{'|'.join(two_towers.BESIDE)})(?:/|$))"  # the image encoder's parameters
 _ROWS = 64  # texts at a time
@@ -59,21 +57,21 @@ def load(trained: Trained, towers: TwoTowers | None = None, tokenizer: str = "")
     image = dataclasses.replace(trained.model, num_classes=0)
     towers = dataclasses.replace(towers, image=image)
     two_towers.validate(towers)
-    words = open_tokenizer(trained, tokenizer)
-    words.check_fits(towers.text.vocab_size, towers.text.context)
+    found = open_tokenizer(trained, tokenizer)
+    found.check_fits(towers.text.vocab_size, towers.text.context)
     shapes = two_towers.abstract(towers)["params"]
     own = {name: shapes[name] for name in two_towers.BESIDE if name in shapes}
-    found = weights.read(
+    values = weights.read(
         trained.source,
         image,
         own=Own(own, towers.text.num_heads, towers),
         skip=(_IMAGE,),
         ema=trained.ema,
     )
-    if f"params/{two_towers.SCALE}" not in found:
+    if f"params/{two_towers.SCALE}" not in values:
         raise UserError(f"{trained.ref} holds an image tower alone, and no texts'")
-    params = trees.nest(dict(found))["params"]
-    return Pair(towers, jax.device_put(params), words)
+    params = trees.nest(dict(values))["params"]
+    return Pair(towers, jax.device_put(params), found)
 
 
 def _described(trained: Trained) -> TwoTowers:
@@ -97,13 +95,9 @@ def open_tokenizer(trained: Trained, tokenizer: str = "") -> Tokenizer:
 
     Raises UserError: there is none.
     """
-    scheme, path = split(trained.source)
-    if tokenizer:
-        return tokenizers.find(tokenizer)
-    if scheme == CHECKPOINT:
-        return tokenizers.load(f"{path.rpartition('@')[0]}/{workdir.TOKENIZER}")
-    if scheme in KINDS:
-        return tokenizers.find(trained.source)
+    scheme = split(trained.source)[0]
+    if tokenizer or scheme in (CHECKPOINT, *KINDS):
+        return words.find(tokenizer or trained.source)
     raise UserError(f"{trained.ref} has no tokenizer beside it; name one: tokenizer='FILE'")
 
 

@@ -105,12 +105,14 @@ class Extras:
         frozen: values for `Objective.frozen`, on the host.
         digest: of their source; it is saved with each checkpoint, and a run does not continue with
             another.
+        field: of the config, which names that source.
         base: where the frozen parameters of the model come from; None if it has none.
         rows: positions of the training stream [n] -> the arrays of `Objective.rows`; or None.
     """
 
     frozen: PyTree = dataclasses.field(default_factory=dict)
     digest: str = ""
+    field: str = "objective.distill.weights"
     base: Base | None = None
     rows: Callable[[np.ndarray], Mapping[str, np.ndarray]] | None = None
 

@@ -12,22 +12,30 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.cost.flops import count, train_flops
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, Source
+from vit_jax.data.sources.captions import CAPTION_ID, CUT, TOKENS, Tokenized
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, contrastive, two_towers
 from vit_jax.models.text import Projection, TextConfig
 from vit_jax.models.two_towers import BIAS, SCALE, TwoTowers
-from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig, Predict
+from vit_jax.objectives.base import (
+    Aux,
+    Batch,
+    Context,
+    Extras,
+    Objective,
+    ObjectiveConfig,
+    Predict,
+)
 from vit_jax.settings.fields import group, value
 
-TOKENS, CAPTION_ID = "tokens", "caption_id"
 _BESIDE = "|".join(two_towers.BESIDE)
 
 
@@ -74,7 +82,7 @@ class ContrastiveConfig(ObjectiveConfig):
     text: TextConfig = group(TextConfig)
     dim: int = value(512, least=1)
     image_projection: Projection = Projection.LINEAR
-    tokenizer: str = ""
+    tokenizer: str = value("", free=True)
     scale: float = value(0.0, least=0, note="0 is the published start")
     bias: float = two_towers.SIGLIP_BIAS
     max_scale: float = value(100.0, least=0, note="0 lets it grow")
@@ -134,7 +142,12 @@ class Contrastive(Objective):
     @property
     def fields(self) -> tuple[str, ...]:
         """The tokens of one of an image's captions, and what tells whether two captions are one."""
-        return (TOKENS, *((CAPTION_ID,) if self.cfg.same_captions else ()))
+        return (TOKENS, CUT, *((CAPTION_ID,) if self.cfg.same_captions else ()))
+
+    def open(self, source: Source, seed: int, positions: int, saved: Mapping[str, Any]) -> Extras:
+        """Return the digest of the tokenizer, without which ids mean nothing."""
+        del seed, positions, saved
+        return Extras(digest=cast(Tokenized, source).tokenizer.digest, field="objective.tokenizer")
 
     def init(self, key: jax.Array) -> tuple[Any, Any]:
         """Initialise both towers, the layers to the shared space, scale and bias."""
@@ -174,6 +187,7 @@ class Contrastive(Objective):
             "image_to_text": found.image_to_text,
             "text_to_image": found.text_to_image,
             "logit_scale": scale,
+            "captions_cut": batch[CUT].mean(dtype=jnp.float32),
             "image_mean_cosine": jnp.square(image.mean(axis=0)).sum(),
             "text_mean_cosine": jnp.square(text.mean(axis=0)).sum(),
         }

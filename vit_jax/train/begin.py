@@ -106,6 +106,10 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     if kept:
         began = "the run was begun before these fields, and goes on as it began"
         print_once(f"{path}: {', '.join(kept)} ({began})")
+    if cfg.objective.embeds_texts:
+        from vit_jax.train import texts  # late: most runs have no texts
+
+        cfg = texts.settled(cfg, path)
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         check_weights(cfg)
@@ -128,7 +132,9 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         goodput=goodput,
         source=source,
         splits=on_all_processes(lambda: data_identity.describe(source, eval_sources)),
-        evaluators=build_lib.evaluators(cfg, eval_sources, mesh, goodput.tick),
+        evaluators=build_lib.evaluators(
+            cfg, eval_sources, mesh, goodput.tick, getattr(source, "tokenizer", None)
+        ),
         mesh=mesh,
         parts=build_lib.build(cfg, len(source)),
     )
@@ -196,9 +202,10 @@ def open_extras(opened: Opened, saved: Mapping[str, Any], *, allow_config_change
     cfg, total = opened.cfg, opened.parts.plan.total_steps
     objective = opened.parts.objective
     extras = objective.open(opened.source, cfg.seed, total * cfg.data.batch_size, saved)
-    peers.agree_on_weights("weights of the teacher", extras.digest)
+    what = "tokenizers" if cfg.objective.embeds_texts else "weights of the teacher"
+    peers.agree_on_weights(what, extras.digest)
     if saved and not allow_config_change:
-        metadata.check_extras_unchanged(extras.digest, saved, opened.path)
+        metadata.check_extras_unchanged(extras.digest, saved, opened.path, extras.field)
     if extras.base:
         peers.agree_on_weights("weights that are frozen", extras.base.digest)
     return extras
@@ -257,6 +264,10 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         base=extras.base,
     )
     metadata.write(opened.path, described)
+    if cfg.objective.embeds_texts:
+        from vit_jax.train import texts  # late, as in `open_run`
+
+        texts.keep(opened.source, opened.path)
     data_identity.write_splits(cfg.data.name, opened.source, opened.path)
     return described
 

@@ -206,9 +206,19 @@ def open_train(cfg: Config) -> data.Source:
     name, split, cached = cfg.data.name, cfg.data.train_split, cfg.data.cache
     flag = setting("config.data.train_split")
     with waiting.said(f"opening {name}"), data.split_of(flag):
+        captions = data.Captions.NEEDED if cfg.objective.embeds_texts else data.Captions.UNREAD
         source = data.open_source(
-            name, cfg.data.data_dir, split, cache=cached, classes=cfg.data.classes
+            name,
+            cfg.data.data_dir,
+            split,
+            cache=cached,
+            classes=cfg.data.classes,
+            captions=captions,
         )
+    if cfg.objective.embeds_texts:
+        from vit_jax.train import texts  # late: most runs have no texts
+
+        source = texts.tokenized(cfg, source)
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
     if cfg.objective.uses_labels:
         how = "put them in folders of classes" if not source.num_classes else "label them"
@@ -267,8 +277,12 @@ def evaluators(
     sources: Mapping[str, Mapping[str, data.Source]],
     mesh: Mesh,
     tick: Callable[[], None],
+    tokenizer: Any = None,
 ) -> dict[str, evals.Evaluator]:
-    """Build the evaluator of each of `cfg.evals` on its splits; `tick` is called after a batch."""
+    """Build the evaluator of each of `cfg.evals` on its splits.
+
+    `tick` is called after a batch; `tokenizer` is that of an objective of images and texts.
+    """
     height, width, channels = models.input_shape(cfg.model)
     return {
         name: evals.create(
@@ -282,6 +296,7 @@ def evaluators(
                 loss=cfg.objective.head_loss,
                 name=name,
                 tick=tick,
+                tokenizer=tokenizer,
             ),
         )
         for name, splits in sources.items()

@@ -7,7 +7,7 @@ from typing import Any
 from vit_jax import models
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError, shown, unknown
-from vit_jax.models import ModelConfig, two_towers
+from vit_jax.models import ModelConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool

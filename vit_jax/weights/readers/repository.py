@@ -118,6 +118,14 @@ class Repository:
             raise UserError(f"{self.source(_INDEX)}: weight_map must name .safetensors beside it")
         return places
 
+    def find(self, file: str, most: int) -> Path | None:
+        """Return where a file of at most so many bytes is on this machine; None for no such file.
+
+        Raises UserError: it is larger.
+        """
+        found = self._path(file, most)
+        return None if found is None else Path(found)
+
     def _path(self, file: str, most: int) -> str | None:
         if self.revision:
             return _download(self.name, file, self.revision, most)[0]

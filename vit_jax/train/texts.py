@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer of a run that learns from captions: found, checked, and kept in its workdir."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from vit_jax import data
+from vit_jax.config.tree import Config
+from vit_jax.errors import UserError, setting
+from vit_jax.text import tokenizers
+from vit_jax.text.tokenizers import Tokenizer
+from vit_jax.weights.published import words
+from vit_jax.workdir import folder as workdir
+
+_FIELD = "objective.tokenizer"
+
+
+def tokenized(cfg: Config, source: data.Source) -> data.Source:
+    """Return a source whose captions come as the tokens of the run's text tower.
+
+    Raises UserError: no tokenizer, or one with more ids or a larger context than the tower's.
+    """
+    return data.Tokenized(source, open_tokenizer(cfg))
+
+
+def open_tokenizer(cfg: Config) -> Tokenizer:
+    """Open the tokenizer of a run, with rows as long as its text tower's context.
+
+    Raises UserError: there is none, or it has other ids than the tower's table.
+    """
+    objective: Any = cfg.objective
+    ref = objective.tokenizer or cfg.init.weights
+    if not ref:
+        raise UserError(
+            f"{_FIELD} names no tokenizer: train one on your captions, `vit_jax train-tokenizer`, "
+            f"and set {setting(f'config.{_FIELD}=FILE')}; or start from weights that have one",
+            field=_FIELD,
+        )
+    try:
+        found = words.find(ref)
+    except UserError as error:
+        raise UserError(f"{_FIELD}: {error}", field=_FIELD) from None
+    size, count = objective.text.vocab_size, found.vocab_size
+    if not count <= size <= count + count // 16:
+        flag = setting(f"config.objective.text.vocab_size={count}")
+        raise UserError(
+            f"objective.text.vocab_size={size}, but {found.name} has {count:,} tokens; set {flag}, "
+            "or name the tokenizer of the weights"
+        )
+    return found.with_context(objective.text.context)
+
+
+def settled(cfg: Config, path: Path) -> Config:
+    """Return the config with the tokenizer that a run in a workdir began with.
+
+    Raises UserError: the config names another one.
+    """
+    own = path / workdir.TOKENIZER
+    objective: Any = cfg.objective
+    if not cfg.objective.embeds_texts or not own.exists():
+        return cfg
+    kept = tokenizers.load(own)
+    ref = objective.tokenizer or cfg.init.weights
+    try:
+        named = words.find(ref) if ref else kept
+    except UserError:  # it has gone; the run has its own
+        named = kept
+    if named.with_context(kept.context).digest != kept.digest:
+        raise UserError(
+            f"{_FIELD}={ref} is not the tokenizer that {path} began with, and other ids mean other "
+            "words; name that one, or choose another workdir",
+            field=_FIELD,
+        )
+    return dataclasses.replace(cfg, objective=dataclasses.replace(objective, tokenizer=str(own)))
+
+
+def keep(source: data.Source, path: Path) -> None:
+    """Write a run's tokenizer into its workdir."""
+    own = path / workdir.TOKENIZER
+    if jax.process_index() == 0 and isinstance(source, data.Tokenized) and not own.exists():
+        tokenizers.save(source.tokenizer, own)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer that a reference means: a file, a run's, or that beside published weights."""
+
+from pathlib import Path
+
+from vit_jax.errors import UserError
+from vit_jax.text import published, tokenizers
+from vit_jax.text.tokenizers import Tokenizer
+from vit_jax.weights.config import CHECKPOINT, KINDS
+from vit_jax.weights.readers import repository
+
+FILE = "tokenizer.json"  # in a run's workdir
+
+
+def find(ref: str) -> Tokenizer:
+    """Open the tokenizer of "FILE", "ckpt:DIR", "hub:USER/NAME[@REVISION]" or "hub:./FOLDER".
+
+    Raises UserError: there is none, or one that is not read.
+    """
+    scheme, _, path = ref.partition(":")
+    if scheme == CHECKPOINT:
+        found = Path(path).expanduser()
+        folder = found if found.is_dir() else Path(path.rpartition("@")[0]).expanduser()
+        return tokenizers.load(folder / FILE)
+    if scheme in KINDS:
+        return _beside(path)
+    if scheme in ("npz", "timm"):
+        raise UserError(f"{ref} is a file of weights, which has no tokenizer; name one")
+    return tokenizers.load(Path(ref).expanduser())
+
+
+def _beside(path: str) -> Tokenizer:
+    found = repository.opened(path)
+    elsewhere = lambda name: repository.opened(name).find  # noqa: E731
+    return published.describe(found.find, found.name, elsewhere=elsewhere)
