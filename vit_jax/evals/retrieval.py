@@ -16,6 +16,11 @@ from jaxtyping import Float32, Int
 
 from vit_jax import data
 from vit_jax.errors import UserError
+from vit_jax.evals.base import EvalContext, EvalStream, Folder, Predictors
+from vit_jax.evals.config import RetrievalEval
+from vit_jax.evals.probes.features import encode_all
+from vit_jax.evals.zero_shot import embedder
+from vit_jax.trees import PyTree
 
 K = (1, 5, 10)
 _ROWS = 1024  # similarities of so many queries are in memory at a time

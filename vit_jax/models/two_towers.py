@@ -51,9 +51,9 @@ class TwoTowers:
     has_bias: bool = False
 
 
-def validate(cfg: TwoTowers, field: str = "text") -> None:
-    """Refuse towers that do not meet in one space; `field` is what the text's fields lie below."""
-    text.validate(cfg.text, field)
+def validate(cfg: TwoTowers, below: str = "") -> None:
+    """Refuse towers that do not meet in one space; `below` is what the fields' names begin with."""
+    text.validate(cfg.text, f"{below}text")
     if cfg.image.num_classes:
         raise UserError(
             f"model.num_classes={cfg.image.num_classes}: images and texts have no classes; set it "
@@ -61,10 +61,11 @@ def validate(cfg: TwoTowers, field: str = "text") -> None:
             field="model.num_classes",
         )
     if cfg.text.projection is Projection.NONE and cfg.text.dim != cfg.dim:
-        raise UserError(f"{field}.projection=none needs {field}.dim={cfg.text.dim} to be {cfg.dim}")
+        dims = f"{below}text.dim={cfg.text.dim} to be {below}dim={cfg.dim}"
+        raise UserError(f"{below}text.projection=none needs {dims}")
     if cfg.image_projection is Projection.NONE and (width := features_width(cfg.image)) != cfg.dim:
         raise UserError(
-            f"image_projection=none needs the images' features, of width {width}, to be {cfg.dim}"
+            f"{below}image_projection=none needs the images' features, of width {width}, to be {cfg.dim}"
         )
 
 

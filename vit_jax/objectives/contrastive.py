@@ -102,7 +102,7 @@ class ContrastiveConfig(ObjectiveConfig):
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for towers that do not meet, or mixed images, whose captions are two."""
-        two_towers.validate(pair(self, model), "objective.text", "objective.")
+        two_towers.validate(pair(self, model), "objective.")
         if data.mix.mixup_alpha or data.mix.cutmix_alpha:
             raise UserError(
                 "data.mix mixes images, and a mixed image has no caption; set its alphas to 0",

@@ -69,7 +69,7 @@ def test_a_size_is_the_images() -> None:
     [
         (
             {"text": TextConfig(projection=Projection.NONE)},
-            "text.projection=none needs text.dim=512",
+            "text.projection=none needs text.dim=512,
         ),
         ({"image_projection": Projection.NONE}, "image_projection=none needs the images' features"),
         ({"text": TextConfig(num_heads=7)}, "text.num_heads=7 does not divide text.dim=512"),
