@@ -97,7 +97,7 @@ def open_tokenizer(trained: Trained, tokenizer: str = "") -> Tokenizer:
     """
     scheme = split(trained.source)[0]
     if tokenizer or scheme in (CHECKPOINT, *KINDS):
-        return words.find(tokenizer or trained.source)
+        return words.find(tokenizer or (trained.ref if scheme == CHECKPOINT else trained.source))
     raise UserError(f"{trained.ref} has no tokenizer beside it; name one: tokenizer='FILE'")
 
 

@@ -28,6 +28,8 @@ from vit_jax.settings.fields import annotations, conformed
 TEXT, IMAGE_HEAD, SCALE, BIAS = "text", "image_head", "logit_scale", "logit_bias"
 # What stands beside the image encoder's parameters.
 BESIDE = (TEXT, IMAGE_HEAD, SCALE, BIAS)
+# What the names of pairs begin with; none of a network alone does.
+FAMILIES = ("clip_", "openclip_", "siglip_", "siglip2_", "pe_core_")
 # Where training starts: CLIP section 2.5, SigLIP algorithm 1.
 CLIP_SCALE, SIGLIP_SCALE, SIGLIP_BIAS = math.log(1 / 0.07), math.log(10), -10.0
 
@@ -64,9 +66,8 @@ def validate(cfg: TwoTowers, below: str = "") -> None:
         dims = f"{below}text.dim={cfg.text.dim} to be {below}dim={cfg.dim}"
         raise UserError(f"{below}text.projection=none needs {dims}")
     if cfg.image_projection is Projection.NONE and (width := features_width(cfg.image)) != cfg.dim:
-        raise UserError(
-            f"{below}image_projection=none needs the images' features, of width {width}, to be {cfg.dim}"
-        )
+        features = f"the images' features, of width {width}, to be {below}dim={cfg.dim}"
+        raise UserError(f"{below}image_projection=none needs {features}")
 
 
 @functools.cache

@@ -198,7 +198,7 @@ def _trunk(name: str, found: "_Values", source: str) -> ModelConfig:
 
 
 def _image_projection(found: "_Values") -> Projection:
-    """Return the layer after timm's network; without a word of it that is the network's own head."""
+    """Return the layer after timm's network; where none is named, that is the network's head."""
     kind = found.tree.get("timm_proj", "linear")
     if kind not in ("linear", "none", "", None):
         raise found.wrong("vision_cfg.timm_proj", "must be linear or none")
