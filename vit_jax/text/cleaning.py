@@ -13,6 +13,11 @@ import string
 from vit_jax import errors
 from vit_jax.errors import UserError
 
+# open_clip's tokens of start and end, which a text can have too, but for those that its expression
+# takes for more of the punctuation before them.
+_MARKS = re.compile(
+    r"((?<![^\w\s])(?<!_)(?:<(?:start|end)_of_text>)+)|(<(?:start|end))(?=_of_text>)"
+)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -36,7 +41,8 @@ def clean(text: str, how: Clean) -> str:
     text = text.encode(errors="replace").decode()
     match how:
         case Clean.REPAIR_LOWER:
-            return " ".join(_repaired(text).split()).lower()
+            text = " ".join(_repaired(text).split()).lower()
+            return _MARKS.sub(lambda m: m[1] or f"{m[2]} ", text) if "_of_text>" in text else text
         case Clean.REPAIR_SPACES:
             return " ".join(_repaired(text).split())
         case Clean.REPAIR_CANONICAL:

@@ -138,7 +138,7 @@ class Tokenizer:
         if not size <= vocab_size <= size + size // 16:
             raise UserError(
                 f"the tokenizer {self.name} has {size:,} ids, and the weights' vocabulary "
-                f"{vocab_size:,}: it is another one's; name the tokenizer that came with the weights"
+                f"{vocab_size:,}: name the tokenizer that came with the weights"
             )
         if context and context != self.context:
             raise UserError(
@@ -237,7 +237,7 @@ def loaded(data: bytes, name: str) -> Tokenizer:
     if tree.get("format") != f"{_FORMAT} {_VERSION}":
         what = tree.get("format") if "format" in tree else "a tokenizer.json, or something else"
         raise UserError(
-            f"{name} is {str(what)[:80]}, no file of `vit_jax train-tokenizer`; published files are "
+            f"{name} is {str(what)[:80]}, no file of `vit_jax train-tokenizer`; published ones are "
             "read with the folder that they are in, hub:./FOLDER"
         )
     found = _read(tree, name)
@@ -269,8 +269,8 @@ def of_sentencepiece(
 ) -> Tokenizer:
     """Make SigLIP's tokenizer of its spiece.model, or SigLIP 2's of Gemma's tokenizer.model.
 
-    The file tells which: Gemma's ends a text with <eos>, and rows are filled with <pad>, 0; SigLIP's
-    fills them with the token of the end, </s>, 1. Both are lower-case, and keep punctuation, as in
+    The file tells which: Gemma's ends a text with <eos>, and rows are filled with <pad>, 0; to
+    SigLIP </s>, 1, is both. Both are lower-case, and keep punctuation, as in
     training (big_vision `lower|tok(eos="sticky")`).
 
     Raises UserError: it is no such file.

@@ -107,7 +107,7 @@ def _of_json(model: bytes, name: str) -> Vocabulary:
     @functools.cache
     def is_partial(i: int) -> bool:
         token = words.id_to_token(i) or ""
-        if "<unk>" == token or re.fullmatch(r"<0x[0-9A-F]{2}>", token):
+        if token == "<unk>" or re.fullmatch(r"<0x[0-9A-F]{2}>", token):
             return True
         # Of a vocabulary over bytes, each of which a character stands for.
         try:
