@@ -35,6 +35,7 @@ VERBS = {
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
     "check-data": "every image of a dataset that is broken, blank, doubled or contradictory",
+    "train-tokenizer": "a small tokenizer of one's own captions, in a file (needs the extra [text])",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 
