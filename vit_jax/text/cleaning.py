@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to a text before it is cut into tokens, as each published code does it.
 
-Sources: open_clip tokenizer.py (`get_clean_fn`); big_vision evaluators/proj/image_text/
-prompt_engineering.py (`canonicalize_text`); transformers tokenization_siglip.py.
+Sources: open_clip tokenizer.py (`get_clean_fn`); big_vision pp/ops_text.py (`lower`); transformers
+tokenization_siglip.py and tokenization_siglip2.py.
 """
 
 import enum
@@ -18,6 +18,7 @@ from vit_jax.errors import UserError
 _MARKS = re.compile(
     r"((?<![^\w\s])(?<!_)(?:<(?:start|end)_of_text>)+)|(<(?:start|end))(?=_of_text>)"
 )
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -27,7 +28,8 @@ class Clean(enum.StrEnum):
     REPAIR_LOWER = "repair_lower"  # open_clip's own tokenizer: `lower`
     REPAIR_SPACES = "repair_spaces"  # open_clip with another's tokenizer: `whitespace`
     REPAIR_CANONICAL = "repair_canonical"  # the same: `canonicalize`, no punctuation
-    LOWER = "lower"  # big_vision's `lower`
+    LOWER_ASCII = "lower_ascii"  # big_vision's tf.strings.lower, which knows A to Z
+    LOWER = "lower"  # transformers' Siglip2Tokenizer
     LOWER_NO_PUNCTUATION = "lower_no_punctuation"  # transformers' SiglipTokenizer
     NO_PUNCTUATION = "no_punctuation"  # the same with do_lower_case false
     NONE = "none"  # the model's own normaliser does it
@@ -48,6 +50,8 @@ def clean(text: str, how: Clean) -> str:
         case Clean.REPAIR_CANONICAL:
             text = _repaired(text).replace("_", " ").translate(_PUNCTUATION)
             return " ".join(text.lower().split())
+        case Clean.LOWER_ASCII:
+            return text.translate(_LOWER)
         case Clean.LOWER:
             return text.lower()
         case Clean.LOWER_NO_PUNCTUATION:

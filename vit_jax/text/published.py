@@ -195,7 +195,8 @@ def _of_files(find: Find, where: str, context: int, clean: Clean | None = None) 
         raise _nothing(where)
     data = _read(find, name, where)
     if name in (_SPIECE, _GEMMA):
-        found = tokenizers.of_sentencepiece(data, context=context, name=f"{where}/{name}")
+        place = f"{where}/{name}"
+        found = tokenizers.of_sentencepiece(data, clean=Clean.LOWER, context=context, name=place)
     else:
         lower = family is _Family.SIGLIP2
         model = vocabularies.plain_json(data, f"{where}/{name}", lower=lower)

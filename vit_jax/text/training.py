@@ -56,7 +56,9 @@ def distinct(captions: Iterable[str]) -> list[str]:
     return sorted(set(filter(None, spaced)))
 
 
-def train(captions: Iterable[str], size: int, kind: Kind = Kind.BPE, context: int = 64) -> Tokenizer:
+def train(
+    captions: Iterable[str], size: int, kind: Kind = Kind.BPE, context: int = 64
+) -> Tokenizer:
     """Make a tokenizer of `size` ids at most; it folds case, and has no unknown characters.
 
     Raises UserError: no captions, too few of them for that many ids, a package is not installed.
@@ -164,4 +166,4 @@ def _told(size: int) -> Iterator[None]:
                 f"--size={size} is less than these captions' characters need; "
                 f"--size={int(least[2]) + 1} or more"
             ) from None
-        raise UserError(f"sentencepiece makes no tokenizer of these captions: {text[:200]}") from None
+        raise UserError(f"sentencepiece makes none of these captions: {text[:200]}") from None
