@@ -32,6 +32,7 @@ class Clean(enum.StrEnum):
     LOWER = "lower"  # transformers' Siglip2Tokenizer
     LOWER_NO_PUNCTUATION = "lower_no_punctuation"  # transformers' SiglipTokenizer
     NO_PUNCTUATION = "no_punctuation"  # the same with do_lower_case false
+    SPACES = "spaces"  # one space for each run of white space, as this project's own have it
     NONE = "none"  # the model's own normaliser does it
 
 
@@ -59,6 +60,8 @@ def clean(text: str, how: Clean) -> str:
             return re.sub(r"\s+", " ", text).strip()
         case Clean.NO_PUNCTUATION:
             return re.sub(r"\s+", " ", text.translate(_PUNCTUATION)).strip()
+        case Clean.SPACES:
+            return " ".join(text.split())
         case Clean.NONE:
             return text
 

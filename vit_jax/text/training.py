@@ -52,7 +52,7 @@ class Fit(NamedTuple):
 
 def distinct(captions: Iterable[str]) -> list[str]:
     """Return captions once each and in order, so that neither their order nor number matters."""
-    spaced = (" ".join(cleaning.clean(each, Clean.NONE).split()) for each in captions)
+    spaced = (cleaning.clean(each, Clean.SPACES) for each in captions)
     return sorted(set(filter(None, spaced)))
 
 
@@ -74,7 +74,7 @@ def train(
     return Tokenizer(
         form=form,
         model=model,
-        clean=Clean.NONE,
+        clean=Clean.SPACES,
         context=context,
         pad=PAD,
         end=END,
@@ -104,14 +104,7 @@ def _bpe(texts: Sequence[str], size: int) -> tuple[Form, bytes]:
     except ModuleNotFoundError:
         raise UserError(errors.missing("tokenizers")) from None
     words: Any = tokenizers.Tokenizer(models.BPE())
-    words.normalizer = normalizers.Sequence(
-        [
-            normalizers.NFKC(),
-            normalizers.Lowercase(),
-            normalizers.Replace(tokenizers.Regex(r"\s+"), " "),
-            normalizers.Strip(),
-        ]
-    )
+    words.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     trainer = trainers.BpeTrainer(
         vocab_size=size,

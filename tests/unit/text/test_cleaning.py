@@ -18,6 +18,7 @@ def test_each_way(subtests: pytest.Subtests) -> None:
         Clean.LOWER: " it\u2019s &amp;amp; snake_case,\téﬁne ",
         Clean.LOWER_NO_PUNCTUATION: "it\u2019s ampamp snakecase éﬁne",
         Clean.NO_PUNCTUATION: "It\u2019s ampamp snakeCASE Éﬁne",
+        Clean.SPACES: "It\u2019s &amp;amp; snake_CASE, Éﬁne",
         Clean.NONE: text,
     }
     assert set(rows) == set(Clean)
