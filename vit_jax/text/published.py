@@ -25,7 +25,7 @@ _JSON, _VOCAB, _MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 _SPIECE, _GEMMA = "spiece.model", "tokenizer.model"
 _MAX_JSON = 1 << 24  # bytes of what describes
 
-# Returns where a file of a repository is on this machine, or None; takes the most bytes it may have.
+# Returns where a repository's file is on this machine, or None; takes the most bytes of it.
 Find = Callable[[str, int], Path | None]
 
 
@@ -155,7 +155,7 @@ def _of_open_clip(
     if not any(find(name, vocabularies.MOST) for name in (_JSON, _SPIECE, _GEMMA)):
         if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", other) or elsewhere is None:
             raise UserError(
-                f"{where} has no {_JSON}; its tokenizer is that of {shown(other[:200])} on the Hub: "
+                f"{where} has no {_JSON}; its tokenizer is the Hub's {shown(other[:200])}: "
                 f"put that {_JSON} and {_TOKENIZER} beside the weights"
             )
         find, where = elsewhere(other), other
@@ -195,7 +195,8 @@ def _of_files(find: Find, where: str, context: int, clean: Clean | None = None) 
         raise _nothing(where)
     data = _read(find, name, where)
     if name in (_SPIECE, _GEMMA):
-        found = tokenizers.of_sentencepiece(data, context=context, name=f"{where}/{name}")
+        place = f"{where}/{name}"
+        found = tokenizers.of_sentencepiece(data, clean=Clean.LOWER, context=context, name=place)
     else:
         lower = family is _Family.SIGLIP2
         model = vocabularies.plain_json(data, f"{where}/{name}", lower=lower)

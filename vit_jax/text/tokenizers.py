@@ -137,8 +137,8 @@ class Tokenizer:
         size = self.vocab_size
         if not size <= vocab_size <= size + size // 16:
             raise UserError(
-                f"the tokenizer {self.name} has {size:,} ids, and the weights' vocabulary "
-                f"{vocab_size:,}: it is another one's; name the tokenizer that came with the weights"
+                f"the tokenizer {self.name} has {size:,} ids, and the weights' vocabulary has "
+                f"{vocab_size:,}; name the tokenizer that came with the weights"
             )
         if context and context != self.context:
             raise UserError(
@@ -237,7 +237,7 @@ def loaded(data: bytes, name: str) -> Tokenizer:
     if tree.get("format") != f"{_FORMAT} {_VERSION}":
         what = tree.get("format") if "format" in tree else "a tokenizer.json, or something else"
         raise UserError(
-            f"{name} is {str(what)[:80]}, no file of `vit_jax train-tokenizer`; published files are "
+            f"{name} is {str(what)[:80]}, no file of `vit_jax train-tokenizer`; published ones are "
             "read with the folder that they are in, hub:./FOLDER"
         )
     found = _read(tree, name)
@@ -265,13 +265,13 @@ def _read(tree: Mapping[str, Any], name: str) -> Tokenizer | None:
 
 
 def of_sentencepiece(
-    model: bytes, *, clean: Clean = Clean.LOWER, context: int = 64, name: str
+    model: bytes, *, clean: Clean = Clean.LOWER_ASCII, context: int = 64, name: str
 ) -> Tokenizer:
     """Make SigLIP's tokenizer of its spiece.model, or SigLIP 2's of Gemma's tokenizer.model.
 
-    The file tells which: Gemma's ends a text with <eos>, and rows are filled with <pad>, 0; SigLIP's
-    fills them with the token of the end, </s>, 1. Both are lower-case, and keep punctuation, as in
-    training (big_vision `lower|tok(eos="sticky")`).
+    The file tells which: Gemma's ends a text with <eos>, and rows are filled with <pad>, 0; to
+    SigLIP </s>, 1, is both. Letters A to Z are made small and punctuation is kept, as in training
+    (big_vision `lower|tok(eos="sticky")`).
 
     Raises UserError: it is no such file.
     """
