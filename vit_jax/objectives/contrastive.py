@@ -63,8 +63,8 @@ class ContrastiveConfig(ObjectiveConfig):
         text: the text tower; `model` is the image's.
         dim: E, the width of the space that both share.
         image_projection: the layer to it from the image's features.
-        tokenizer: "FILE" of `vit_jax train-tokenizer`, or where published weights have theirs,
-            "hub:USER/NAME" or "hub:./FOLDER"; "" is that of `init.weights`.
+        tokenizer: "FILE" of `vit_jax train-tokenizer`, "clip", or where published weights have
+            theirs, "hub:USER/NAME" or "hub:./FOLDER"; "" is that of `init.weights`.
         scale: what multiplies the cosines at the start; 0 is 1/0.07 with softmax (CLIP section
             2.5), 10 with sigmoid (SigLIP section 3.2).
         bias: of the logits at the start, with sigmoid; -log B fits a small batch.

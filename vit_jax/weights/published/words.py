@@ -10,13 +10,16 @@ from vit_jax.weights.config import CHECKPOINT, KINDS
 from vit_jax.weights.readers import repository
 
 FILE = "tokenizer.json"  # in a run's workdir
+CLIP = "clip"  # that of the package
 
 
 def find(ref: str) -> Tokenizer:
-    """Open the tokenizer of "FILE", "ckpt:DIR", "hub:USER/NAME[@REVISION]" or "hub:./FOLDER".
+    """Open "clip", or the tokenizer of "FILE", "ckpt:DIR", "hub:USER/NAME[@REVISION]", "hub:./DIR".
 
     Raises UserError: there is none, or one that is not read.
     """
+    if ref == CLIP:
+        return tokenizers.clip()
     scheme, _, path = ref.partition(":")
     if scheme == CHECKPOINT:
         found = Path(path).expanduser()
