@@ -219,10 +219,19 @@ class Contrastive(Objective):
         they depend on the batch.
         """
         image = Objective.flops(self, variables)
-        looped = dataclasses.replace(self.pair, image=two_towers.models.looped(self.model))
-        tokens = jax.ShapeDtypeStruct((1, self.cfg.text.context), jnp.int32)
-        embed: Callable[..., Any] = lambda v, t: two_towers.embed_text(looped, v["params"], t)  # noqa: E731
-        text = train_flops(count(embed, variables, tokens))
+        text = train_flops(self.text_flops(variables))
         if self.cfg.lock is Lock.IMAGE:
             image //= 3
         return image + (text // 3 if self.cfg.lock is Lock.TEXT else text)
+
+    def text_flops(self, variables: Any) -> int:
+        """Return the FLOPs of embedding one text; `variables` are shapes, as of `flops`."""
+        looped = dataclasses.replace(self.pair, image=two_towers.models.looped(self.model))
+        tokens = jax.ShapeDtypeStruct((1, self.cfg.text.context), jnp.int32)
+        embed: Callable[..., Any] = lambda v, t: two_towers.embed_text(looped, v["params"], t)  # noqa: E731
+        return count(embed, variables, tokens)
+
+    def passed_bytes(self, batch: int, shards: int) -> int:
+        """Return what a device sends to the next one, for which the step waits."""
+        softmax = self.cfg.loss is ContrastiveLoss.SOFTMAX
+        return contrastive.passed_bytes(batch, self.cfg.dim, shards, softmax=softmax)

@@ -67,12 +67,19 @@ def _prepared(name: str) -> tuple[TransformConfig, dict[str, Any]]:
     return TransformConfig(crop=Crop.RESIZE, resize=Resize.BILINEAR_ANTIALIAS), {}
 
 
-def _published(name: str, optim: OptimConfig, duration: str, batch_size: int) -> Config:
+def _published(
+    name: str,
+    towers: tuple[ModelConfig, ContrastiveConfig],
+    optim: OptimConfig,
+    duration: str,
+    batch_size: int,
+) -> Config:
     """Compose a run on tar files of images and captions, measured on ImageNet and COCO.
 
-    80 prompts a class, as the papers; of COCO's test split all captions, as big_vision.
+    80 prompts a class, as the papers; of COCO's test split all captions, as big_vision. `name` says
+    whose images they are.
     """
-    model, objective = two_towers(name)
+    model, objective = towers
     # bfloat16 matmuls, as big_vision's and open_clip's main branch; embeddings and logits are
     # float32.
     model.dtype = DType.BFLOAT16
@@ -123,7 +130,8 @@ def clip(run: str) -> Config:
         decay=_DECAYED,
         clip_norm=0.0,
     )
-    config = _published(f"clip_{run}", optim, "32 epochs", 32_768)
+    name = f"clip_{run}"
+    config = _published(name, two_towers(name), optim, "32 epochs", 32_768)
     # Differs from paper: a square cut from the resized image at random, there.
     config.data.transform.crop, config.data.transform.area = Crop.RANDOM_RESIZED, (0.9, 1.0)
     return config
@@ -149,7 +157,8 @@ def siglip(run: str) -> Config:
         clip_norm=1.0,
         mu_dtype=MomentDtype.BFLOAT16,
     )
-    return _published(SIGLIP[choose("run", run, SIGLIP)], optim, "40e9 examples", 32_768)
+    name = SIGLIP[choose("run", run, SIGLIP)]
+    return _published(name, two_towers(name), optim, "40e9 examples", 32_768)
 
 
 # Image towers of arXiv:2106.10270, at https://storage.googleapis.com/vit_models/augreg.
@@ -174,12 +183,13 @@ def lit(run: str) -> Config:
         mu_dtype=MomentDtype.BFLOAT16,
     )
     weights = LIT[choose("run", run, LIT)]
-    config = _published("siglip_b16", optim, "60_000 steps", 16_384)
     # Differs from paper: SigLIP's text tower in place of BERT's, whose norms come after its layers.
-    config.objective.text.context = 16
-    config.objective.loss, config.objective.max_scale = ContrastiveLoss.SOFTMAX, 100.0
-    config.objective.lock = Lock.IMAGE
-    config.model = models.variant("vit_b16", num_classes=0, dtype=DType.BFLOAT16)
+    _, objective = two_towers("siglip_b16")
+    objective.text.context = 16
+    objective.loss, objective.max_scale = ContrastiveLoss.SOFTMAX, 100.0
+    objective.lock = Lock.IMAGE
+    towers = models.variant("vit_b16", num_classes=0), objective
+    config = _published("siglip_b16", towers, optim, "60_000 steps", 16_384)
     config.init = InitConfig(weights=weights, skip=("^head/",))
     return config
 
