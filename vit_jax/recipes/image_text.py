@@ -189,7 +189,7 @@ def lit(run: str) -> Config:
     objective.loss, objective.max_scale = ContrastiveLoss.SOFTMAX, 100.0
     objective.lock = Lock.IMAGE
     towers = models.variant("vit_b16", num_classes=0), objective
-    config = _published("siglip_b16", towers, optim, "60_000 steps", 16_384)
+    config = _published("siglip_b16", towers, optim, "60000 steps", 16_384)
     config.init = InitConfig(weights=weights, skip=("^head/",))
     return config
 
