@@ -23,7 +23,8 @@ from vit_jax.weights.resize import ResizeRule
 
 # Length in epochs (or, with s, steps, with x, examples), batch, optimizer, peak and last lr, weight
 # decay (times lr; of sgd coupled, of others not), warmup in epochs (or steps), stochastic depth,
-# label smoothing, mixup, cutmix, random erasing, copies of an image, clipping, moving average, side.
+# label smoothing, mixup, cutmix, random erasing, copies of an image, clipping, moving average,
+# side.
 COLUMNS = "length batch optim lr end wd warmup path smooth mixup cutmix erase copies clip ema side"
 PUBLISHED = """
 deit_imagenet:ti16              300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
