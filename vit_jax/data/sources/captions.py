@@ -45,7 +45,7 @@ class Given(NamedTuple):
 
 
 @runtime_checkable
-class Tokenizer(Protocol):
+class Tokenizes(Protocol):
     """Turns texts into rows of one length; can be pickled, for worker processes."""
 
     def encode(self, texts: Sequence[str]) -> Int32[np.ndarray, "n L"]: ...
@@ -167,7 +167,7 @@ class Tokenized(Wrapped):
     Raises UserError: it has no captions.
     """
 
-    def __init__(self, source: Source, tokenizer: Tokenizer) -> None:
+    def __init__(self, source: Source, tokenizer: Tokenizes) -> None:
         super().__init__(source)
         if not has_captions(source):
             raise UserError(f"{source.name} has no captions, or was opened without")
