@@ -252,10 +252,7 @@ def _read(tree: Mapping[str, Any], name: str) -> Tokenizer | None:
         return None
     try:
         packed = base64.b64decode(tree["model"], validate=True)
-        unpack = zlib.decompressobj()
-        model = unpack.decompress(packed, vocabularies.MOST)
-        if not unpack.eof:
-            return None
+        model = zlib.decompressobj().decompress(packed, vocabularies.MOST)
         form, clean = VocabularyForm(tree["form"]), Clean(tree["clean"])
         return Tokenizer(form=form, clean=clean, model=model, name=name, **numbers)  # pyright: ignore[reportArgumentType]
     except UserError:
