@@ -149,9 +149,12 @@ def plain_json(data: bytes, name: str, *, lower: bool = False) -> bytes:
     """
     tree = foreign.tree(data, name)
     try:
+        words = tree["model"]["vocab"]
+        while isinstance(words, list) and _EXTRA.fullmatch(words[-1][0]):
+            words.pop()
         size = _size(tree)
         added = [token for token in tree.get("added_tokens") or () if 0 <= token["id"] < size]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{name} is no tokenizer.json with a vocabulary: {error}") from None
     tree |= {"truncation": None, "padding": None, "post_processor": None, "added_tokens": added}
     if lower:

@@ -80,8 +80,14 @@ def test_a_stranger_tokenizer_json_is_made_plain_or_refused(subtests: pytest.Sub
     assert "dropout" not in plain["model"]
     lower = json.loads(vocabularies.plain_json(json.dumps(tree).encode(), "f", lower=True))
     assert lower["normalizer"]["normalizers"] == [{"type": "Lowercase"}]
+    pieces = [["<unk>", 0], ["\u2581a", -1], ["\u2581<extra_id_1>", 0], ["\u2581<extra_id_0>", 0]]
+    t5 = {"model": {"type": "Unigram", "unk_id": 0, "vocab": pieces}}
+    plain = json.loads(vocabularies.plain_json(json.dumps(t5).encode(), "tokenizer.json"))
+    assert plain["model"]["vocab"] == pieces[:2]
     for bad in (
         {},
+        {"model": {"vocab": []}},
+        {"model": {"vocab": [[]]}},
         {"model": []},
         {"model": {"vocab": {}}},
         {"model": {"vocab": {"a": -1}}},
