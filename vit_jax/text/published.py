@@ -7,6 +7,7 @@ tokenization_siglip.py, tokenization_siglip2.py; the conversion scripts beside t
 
 import dataclasses
 import enum
+import functools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -116,6 +117,7 @@ def describe(
 
     Raises UserError: there is none, it is of a kind that is not read, or damaged.
     """
+    find = functools.cache(find)  # which may ask the Hub
     tree = _tree(find, config or OPEN_CLIP, where)
     if config != TRANSFORMERS and tree:
         whole = tree.get("model_cfg", tree)
@@ -158,7 +160,7 @@ def _of_open_clip(
                 f"{where} has no {_JSON}; its tokenizer is the Hub's {shown(other[:200])}: "
                 f"put that {_JSON} and {_TOKENIZER} beside the weights"
             )
-        find, where = elsewhere(other), other
+        find, where = functools.cache(elsewhere(other)), other
     found = _of_files(find, where, context, clean=_OWN_CLEAN[how])
     if options.get("strip_sep_token"):  # its place is an empty one
         found = dataclasses.replace(found, end=found.pad)
