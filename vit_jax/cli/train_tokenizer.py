@@ -9,7 +9,7 @@ from vit_jax.cli.parsing import options
 from vit_jax.cli.parsing.options import Options, flag
 from vit_jax.errors import UserError
 from vit_jax.storage import files, foreign
-from vit_jax.text.training import LEAST_SIZE, Kind
+from vit_jax.text.training import LEAST_SIZE, TokenizerKind
 
 _MOST = 1 << 32  # bytes of a text file
 
@@ -37,7 +37,9 @@ class TrainTokenizer(Options):
     )
     out: Path = flag(Path(), "the file to write: FILE.json", ask="--out=FILE.json says where to")
     size: int = flag(2000, "ids at most; few captions give fewer", least=LEAST_SIZE, most=1 << 20)
-    kind: Kind = flag(Kind.BPE, "joined pairs of bytes, or a vocabulary of the likeliest pieces")
+    kind: TokenizerKind = flag(
+        TokenizerKind.BPE, "joined pairs of bytes, or a vocabulary of the likeliest pieces"
+    )
     context: int = flag(64, "ids of a text that a model reads, its end's included", least=2)
     split: str = flag("train", "of a dataset: whose captions, as --config.data.train_split")
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")

@@ -24,7 +24,7 @@ from vit_jax.errors import UserError, shown
 from vit_jax.storage import files, foreign
 from vit_jax.text import cleaning, vocabularies
 from vit_jax.text.cleaning import Clean
-from vit_jax.text.vocabularies import Form, Vocabulary
+from vit_jax.text.vocabularies import Vocabulary, VocabularyForm
 
 _FORMAT = "vit_jax tokenizer"  # of `save`, with its version
 _VERSION = 1
@@ -54,7 +54,7 @@ class Tokenizer:
         name: where it came from, in messages.
     """
 
-    form: Form
+    form: VocabularyForm
     model: bytes = dataclasses.field(repr=False)
     clean: Clean
     context: int
@@ -177,7 +177,7 @@ def clip(merges: Sequence[str] = (), *, context: int = 77, name: str = "CLIP") -
     ids = vocabularies.clip_vocabulary(merges, special)
     model = vocabularies.clip_json(ids, merges, special, nfc=False)
     return Tokenizer(
-        form=Form.TOKENIZERS,
+        form=VocabularyForm.TOKENIZERS,
         model=model,
         clean=Clean.REPAIR_LOWER,
         context=context,
@@ -252,11 +252,8 @@ def _read(tree: Mapping[str, Any], name: str) -> Tokenizer | None:
         return None
     try:
         packed = base64.b64decode(tree["model"], validate=True)
-        unpack = zlib.decompressobj()
-        model = unpack.decompress(packed, vocabularies.MOST)
-        if not unpack.eof:
-            return None
-        form, clean = Form(tree["form"]), Clean(tree["clean"])
+        model = zlib.decompressobj().decompress(packed, vocabularies.MOST)
+        form, clean = VocabularyForm(tree["form"]), Clean(tree["clean"])
         return Tokenizer(form=form, clean=clean, model=model, name=name, **numbers)  # pyright: ignore[reportArgumentType]
     except UserError:
         raise
@@ -275,14 +272,14 @@ def of_sentencepiece(
 
     Raises UserError: it is no such file.
     """
-    words = vocabularies.opened(Form.SENTENCEPIECE, model, name)
+    words = vocabularies.opened(VocabularyForm.SENTENCEPIECE, model, name)
     gemma, siglip = words.id_of("<eos>"), words.id_of("</s>")
     end = siglip if gemma is None else gemma
     if end is None:
         raise UserError(f"{name} has no token that ends a text, and is not SigLIP's or SigLIP 2's")
     pad = None if gemma is None else words.id_of("<pad>")
     return Tokenizer(
-        form=Form.SENTENCEPIECE,
+        form=VocabularyForm.SENTENCEPIECE,
         model=model,
         clean=clean,
         context=context,

@@ -20,14 +20,14 @@ from vit_jax.errors import UserError
 from vit_jax.text import cleaning, vocabularies
 from vit_jax.text.cleaning import Clean
 from vit_jax.text.tokenizers import Tokenizer
-from vit_jax.text.vocabularies import Form
+from vit_jax.text.vocabularies import VocabularyForm
 
 PAD, END = 0, 1  # both kinds' ids
 LEAST_SIZE = 300  # 256 bytes, the special tokens, and some of the captions' own
 CONTEXTS = (16, 32, 64, 77)  # that published models have
 
 
-class Kind(enum.StrEnum):
+class TokenizerKind(enum.StrEnum):
     """How the tokens are found."""
 
     BPE = "bpe"
@@ -57,7 +57,7 @@ def distinct(captions: Iterable[str]) -> list[str]:
 
 
 def train(
-    captions: Iterable[str], size: int, kind: Kind = Kind.BPE, context: int = 64
+    captions: Iterable[str], size: int, kind: TokenizerKind = TokenizerKind.BPE, context: int = 64
 ) -> Tokenizer:
     """Make a tokenizer of `size` ids at most; it folds case, and has no unknown characters.
 
@@ -69,7 +69,7 @@ def train(
     if size < LEAST_SIZE:
         raise UserError(f"--size={size} must be {LEAST_SIZE} or more: 256 are single bytes")
     name = f"of {len(texts):,} captions"
-    make = _unigram if kind is Kind.UNIGRAM else _bpe
+    make = _unigram if kind is TokenizerKind.UNIGRAM else _bpe
     form, model = make(texts, size)
     return Tokenizer(
         form=form,
@@ -97,7 +97,7 @@ def fit(tokenizer: Tokenizer, captions: Iterable[str], contexts: Sequence[int] =
     return Fit(len(lengths), 1 - num_partial / max(total, 1), total / max(len(lengths), 1), cut)
 
 
-def _bpe(texts: Sequence[str], size: int) -> tuple[Form, bytes]:
+def _bpe(texts: Sequence[str], size: int) -> tuple[VocabularyForm, bytes]:
     try:
         import tokenizers  # pyright: ignore[reportMissingImports]
         from tokenizers import models, normalizers, pre_tokenizers, trainers
@@ -116,10 +116,12 @@ def _bpe(texts: Sequence[str], size: int) -> tuple[Form, bytes]:
     tree = json.loads(words.to_str())
     # A caption that spells one of them means no such token.
     tree["added_tokens"] = []
-    return Form.TOKENIZERS, vocabularies.plain_json(json.dumps(tree).encode(), "the new tokenizer")
+    return VocabularyForm.TOKENIZERS, vocabularies.plain_json(
+        json.dumps(tree).encode(), "the new tokenizer"
+    )
 
 
-def _unigram(texts: Sequence[str], size: int) -> tuple[Form, bytes]:
+def _unigram(texts: Sequence[str], size: int) -> tuple[VocabularyForm, bytes]:
     try:
         import sentencepiece  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:
@@ -144,7 +146,7 @@ def _unigram(texts: Sequence[str], size: int) -> tuple[Form, bytes]:
             hard_vocab_limit=False,  # few captions give fewer
             minloglevel=2,
         )
-    return Form.SENTENCEPIECE, model.getvalue()
+    return VocabularyForm.SENTENCEPIECE, model.getvalue()
 
 
 @contextlib.contextmanager

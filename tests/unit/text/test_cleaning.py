@@ -27,6 +27,10 @@ def test_each_way(subtests: pytest.Subtests) -> None:
             assert cleaning.clean(text, how) == wanted
 
 
+def test_entities_are_undone_twice() -> None:
+    assert cleaning.clean("<b> &amp;lt;", Clean.REPAIR_LOWER) == "<b> <"  # ftfy leaves HTML alone
+
+
 def test_half_of_a_surrogate_pair_has_an_utf_8_too() -> None:
     for how in Clean:
         assert cleaning.clean("a\ud83d", how).encode()

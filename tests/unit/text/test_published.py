@@ -108,6 +108,9 @@ def test_siglip_by_transformers_strips_punctuation(tmp_path: Path) -> None:
     rows = found.encode(["A red, CAT!", "a red cat"])
     assert rows[0].tolist() == rows[1].tolist()
     assert rows[0, -1] == 1 != rows[0, 0]  # padded on the right, with the end
+    # It is transformers' own class that reads it, and that reads no other file.
+    write(folder, tokenizer__json=words("<pad>", "</s>", "<x>", "<unk>"))
+    assert describe_folder(folder) == found
     write(folder, tokenizer_config__json={**about, "do_lower_case": False})
     assert describe_folder(folder).clean is Clean.NO_PUNCTUATION
 

@@ -58,6 +58,8 @@ def test_a_sentencepiece_is_lower_cased_and_ends_and_pads_with_its_end(siglip: T
         ids = row["ids"]
         wanted = [*ids, 1] if len(ids) < 64 else [*ids[:63], 1]
         assert siglip.encode([row["text"]])[0].tolist() == wanted + [1] * (64 - len(wanted))
+    whole = siglip.with_context(len(siglip.tokens("a red cat")))
+    assert whole.rows(["a red cat", "a red cat cat"]).is_cut.tolist() == [False, True]
     # The long text is cut, and ends with the end all the same (eos="sticky").
     assert siglip.rows(["word " * 99, "word"]).is_cut.tolist() == [True, False]
 

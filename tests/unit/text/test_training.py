@@ -5,7 +5,7 @@ import pytest
 
 from vit_jax.errors import UserError
 from vit_jax.text import tokenizers, training
-from vit_jax.text.training import Kind
+from vit_jax.text.training import TokenizerKind
 
 COLORS = ["red", "green", "blue", "Big", "small"]
 THINGS = ["cat", "dog", "bicycle", "house", "tree", "café", "Straße", "mountain", "river"]
@@ -13,7 +13,7 @@ CAPTIONS = [f"A {color} {thing} on the grass" for color in COLORS for thing in T
 
 
 def test_equal_captions_give_equal_bytes_in_any_order_and_number(subtests: pytest.Subtests) -> None:
-    for kind in Kind:
+    for kind in TokenizerKind:
         with subtests.test(kind):
             one = training.train(CAPTIONS, 320, kind)
             again = training.train(
@@ -25,7 +25,7 @@ def test_equal_captions_give_equal_bytes_in_any_order_and_number(subtests: pytes
 
 
 def test_rows_end_with_1_and_are_filled_with_0(subtests: pytest.Subtests) -> None:
-    for kind in Kind:
+    for kind in TokenizerKind:
         with subtests.test(kind):
             found = training.train(CAPTIONS, 330, kind, context=12)
             ids = found.encode(["a red cat", "A  RED\tCat ", "", "river " * 40])
@@ -38,7 +38,7 @@ def test_rows_end_with_1_and_are_filled_with_0(subtests: pytest.Subtests) -> Non
 
 
 def test_no_character_is_unknown_and_no_text_is_a_mark(subtests: pytest.Subtests) -> None:
-    for kind in Kind:
+    for kind in TokenizerKind:
         with subtests.test(kind):
             found = training.train(CAPTIONS, 320, kind)
             texts = ["日", "語", "😀", "<pad>", "<end>", "</s>", "<unk>", "\0"]
@@ -50,7 +50,7 @@ def test_no_character_is_unknown_and_no_text_is_a_mark(subtests: pytest.Subtests
 
 
 def test_fit_counts_what_is_cut_and_what_falls_to_bytes(subtests: pytest.Subtests) -> None:
-    for kind in Kind:
+    for kind in TokenizerKind:
         with subtests.test(kind):
             found = training.train(CAPTIONS, 400, kind)
             known = training.fit(found, CAPTIONS)
@@ -77,8 +77,8 @@ def test_what_makes_no_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         UserError, match=r"--size=300 is less than these captions' .*; --size=\d+ or"
     ):
-        training.train(many, 300, Kind.UNIGRAM)
-    for name, kind in (("tokenizers", Kind.BPE), ("sentencepiece", Kind.UNIGRAM)):
+        training.train(many, 300, TokenizerKind.UNIGRAM)
+    for name, kind in (("tokenizers", TokenizerKind.BPE), ("sentencepiece", TokenizerKind.UNIGRAM)):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(UserError, match=f"'{name}' is not installed; .*install"):
             training.train(CAPTIONS, 400, kind)

@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax.errors import UserError
 from vit_jax.text import vocabularies
-from vit_jax.text.vocabularies import Form
+from vit_jax.text.vocabularies import VocabularyForm
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "text"
 
@@ -55,8 +55,8 @@ def with_extra(model: bytes, count: int) -> bytes:
 
 def test_t5s_extra_tokens_have_no_rows() -> None:
     model = (GOLDEN / "emoji_sp2000.model").read_bytes()
-    plain = vocabularies.opened(Form.SENTENCEPIECE, model, "plain")
-    extra = vocabularies.opened(Form.SENTENCEPIECE, with_extra(model, 3), "extra")
+    plain = vocabularies.opened(VocabularyForm.SENTENCEPIECE, model, "plain")
+    extra = vocabularies.opened(VocabularyForm.SENTENCEPIECE, with_extra(model, 3), "extra")
     assert extra.size == plain.size == 2000
     ids = extra.ids("a cat <extra_id_1>")
     assert max(ids) < 2000
@@ -80,8 +80,14 @@ def test_a_stranger_tokenizer_json_is_made_plain_or_refused(subtests: pytest.Sub
     assert "dropout" not in plain["model"]
     lower = json.loads(vocabularies.plain_json(json.dumps(tree).encode(), "f", lower=True))
     assert lower["normalizer"]["normalizers"] == [{"type": "Lowercase"}]
+    pieces = [["<unk>", 0], ["\u2581a", -1], ["\u2581<extra_id_1>", 0], ["\u2581<extra_id_0>", 0]]
+    t5 = {"model": {"type": "Unigram", "unk_id": 0, "vocab": pieces}}
+    plain = json.loads(vocabularies.plain_json(json.dumps(t5).encode(), "tokenizer.json"))
+    assert plain["model"]["vocab"] == pieces[:2]
     for bad in (
         {},
+        {"model": {"vocab": []}},
+        {"model": {"vocab": [[]]}},
         {"model": []},
         {"model": {"vocab": {}}},
         {"model": {"vocab": {"a": -1}}},
@@ -99,19 +105,21 @@ def test_a_stranger_tokenizer_json_is_made_plain_or_refused(subtests: pytest.Sub
 def test_a_vocabulary_that_the_library_refuses_is_one_line() -> None:
     model = b'{"model": {"type": "None", "vocab": {"a": 0}}, "added_tokens": []}'
     with pytest.raises(UserError, match=r"^f is no vocabulary that the package 'tokenizers' reads"):
-        vocabularies.opened(Form.TOKENIZERS, model, "f")
+        vocabularies.opened(VocabularyForm.TOKENIZERS, model, "f")
 
 
 def test_parts_of_characters_are_told_from_characters() -> None:
     sp = vocabularies.opened(
-        Form.SENTENCEPIECE, (GOLDEN / "emoji_sp2000.model").read_bytes(), "sentencepiece"
+        VocabularyForm.SENTENCEPIECE, (GOLDEN / "emoji_sp2000.model").read_bytes(), "sentencepiece"
     )
     assert [sp.is_partial(i) for i in sp.ids("cat")] == [False] * len(sp.ids("cat"))
     assert any(sp.is_partial(i) for i in sp.ids("日"))
     merges = vocabularies.clip_merges()
     ids = vocabularies.clip_vocabulary(merges, ["<s>", "<e>"])
     clip = vocabularies.opened(
-        Form.TOKENIZERS, vocabularies.clip_json(ids, merges, ["<s>", "<e>"], nfc=False), "clip"
+        VocabularyForm.TOKENIZERS,
+        vocabularies.clip_json(ids, merges, ["<s>", "<e>"], nfc=False),
+        "clip",
     )
     assert [clip.is_partial(i) for i in clip.ids("caf\u00e9 cat")] == [False, False]
     assert all(clip.is_partial(i) for i in clip.ids("\u0378"))
