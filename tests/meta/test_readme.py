@@ -19,6 +19,7 @@ import jax
 import pytest
 
 from configs import vit_mu_digits
+from tests import captioned
 from tests.photos import write_folder
 from tests.unit.test_configs import FILES as CONFIG_FILES
 from tests.unit.test_configs import load
