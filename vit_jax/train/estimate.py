@@ -77,7 +77,7 @@ def estimate_traffic(
     images = cfg.data.batch_size / (shards * cfg.accum_steps)
     sent = {"activation": images * values * sizes["compute_bytes"], "num_sums": sums}
     moved = scale.traffic(parts.abstract.params, axis_sizes, **sizes, **sent)
-    passed = parts.objective.passed_bytes(cfg.data.batch_size, shards)
+    passed = float(parts.objective.passed_bytes(cfg.data.batch_size, shards))
     texts = images * sizes["compute_bytes"] * _text_sums(cfg, parts)
     if axis_sizes["tensor"] == 1:
         texts = 0.0
