@@ -123,7 +123,7 @@ def _runs_here(command: Command) -> bool:
     # tests/integration/test_configs.py.
     elsewhere = (
         r"--from=(npz|timm|hub|hf):|--from=ckpt:runs/lora|vit_jax serve|--push=|"
-        r"vit_jax sweep (run|status|report)|--compile_for=|--config=configs/(finetune|lit)_imagetext"
+        r"vit_jax sweep (run|status|report)|--compile_for=|configs/(finetune|lit)_imagetext"
     )
     outside = re.search(elsewhere, " ".join(command.words))
     needs_onnx = "--format=onnx" in command.words
