@@ -4,13 +4,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, objectives
+from vit_jax import data, evals
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.config import directed, turned
 from vit_jax.checkpoints.manifest import on_all_processes
@@ -28,9 +28,6 @@ from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
 from vit_jax.train.state import TrainState
 from vit_jax.workdir import folder as workdir
-
-if TYPE_CHECKING:
-    from vit_jax.weights.layout import Own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +82,10 @@ def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
     """
     if cfg.init.weights:
-        from vit_jax.train import initial_state  # late: a run from scratch reads no weights
+        # late: a run from scratch reads no weights
+        from vit_jax.train import beside, initial_state
 
-        initial_state.check(cfg.init, cfg.model, class_names, _beside(cfg))
-
-
-def _beside(cfg: Config) -> "Own | None":
-    """Return what weights of two towers may have beside the model; None for all other runs."""
-    if not cfg.objective.embeds_texts:
-        return None
-    from vit_jax.train.initial_state import own
-
-    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
-    params, _ = jax.eval_shape(objective.init, jax.eval_shape(lambda: jax.random.key(0)))
-    return own(objective, params)
+        initial_state.check(cfg.init, cfg.model, class_names, beside.of_pair(cfg))
 
 
 @look.once()

@@ -16,8 +16,8 @@ from vit_jax.config.tree import Config
 from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
-from vit_jax.objectives import Objective
 from vit_jax.train import build as build_lib
+from vit_jax.train.beside import own
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree
@@ -97,14 +97,6 @@ def _read(
         return read(field="init.weights", skip=(*init.skip, *error.patterns))
     except UserError:
         return read(field="init.weights", skip=init.skip)  # which raises it with advice
-
-
-def own(objective: Objective, params: PyTree) -> Own | None:
-    """Return what the objective trains beside the model, by the shapes of all parameters."""
-    names = objective.own_parameters
-    if not names:
-        return None
-    return Own({n: params[n] for n in names if n in params}, objective.own_heads, objective.pair)
 
 
 def initial_state(
