@@ -389,7 +389,7 @@ def test_a_caption_is_drawn_by_seed_and_position_alone(source) -> None:
 
 
 def test_an_evaluation_has_the_first_caption_and_all_of_them(source) -> None:
-    short = Tokenized(source, Bytes(2))
+    short = pickle.loads(pickle.dumps(Tokenized(source, Bytes(2))))  # as for worker processes
     with eval_batches(short, VIEWS, fields=FIELDS, batch_size=4) as batches:
         one, two = batches
     assert [text_of(row) for row in one["tokens"]] == ["0 ", "1 ", "2 ", "3 "]
