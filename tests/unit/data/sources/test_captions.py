@@ -33,6 +33,7 @@ from vit_jax.data.config import Crop
 from vit_jax.data.order import ExampleRng
 from vit_jax.data.sources import captions
 from vit_jax.data.sources.base import account_of
+from vit_jax.data.sources.partition import same_draw
 from vit_jax.errors import DataError, UserError
 
 NEEDED = Captions.NEEDED
@@ -222,6 +223,11 @@ def test_csv(tmp_path: Path) -> None:
     assert one.labels.tolist() == [0, -1]
     assert one.digest() != two.digest() != opened(f"csv:{file}", Captions.UNREAD).digest()
     assert opened(f"csv:{file}", Captions.UNREAD).read(0)["label"] == 0
+    file.write_text("path,label,caption\n0.png,3,a\n1.png,4,b\n2.png,4,c\n")
+    part = open_source(f"csv:{file}", split="whole", captions=NEEDED, classes=(1,))
+    assert all_captions(part) == [part.read(i)["captions"] for i in range(2)] == [("b",), ("c",)]
+    assert same_draw(f"csv:{file}?captions=alt", f"csv:{file}")
+    assert not same_draw(f"csv:{file}?captions=alt&split_seed=1", f"csv:{file}")
 
 
 class Captioned(tfds.core.GeneratorBasedBuilder):
@@ -383,7 +389,7 @@ def test_a_caption_is_drawn_by_seed_and_position_alone(source) -> None:
 
 
 def test_an_evaluation_has_the_first_caption_and_all_of_them(source) -> None:
-    short = Tokenized(source, Bytes(2))
+    short = pickle.loads(pickle.dumps(Tokenized(source, Bytes(2))))  # as for worker processes
     with eval_batches(short, VIEWS, fields=FIELDS, batch_size=4) as batches:
         one, two = batches
     assert [text_of(row) for row in one["tokens"]] == ["0 ", "1 ", "2 ", "3 "]
