@@ -3,6 +3,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +30,12 @@ FILES = {
 }
 
 
-def _image(variant: str, **fields: object) -> models.ModelConfig:
+def _image(variant: str, **fields: Any) -> models.ModelConfig:
     small = {"num_classes": 0, "image_size": (32, 32), "patch": (8, 8), "dim": 32, "depth": 2}
     return models.variant(variant, **{**small, **fields})
 
 
-def _siglip(image: models.ModelConfig, dim: int, **fields: int) -> TwoTowers:
+def _siglip(image: models.ModelConfig, dim: int, **fields: Any) -> TwoTowers:
     text = TextConfig(
         dim=32,
         num_heads=4,
@@ -55,12 +56,12 @@ def pair(name: str) -> TwoTowers:
     """Return the towers of a golden."""
     if name == "clip_quickgelu":
         image = _image("vit_b16_clip", num_heads=2, mlp_dim=64)
-        sizes = {"vocab_size": 99, "context": 12, "dim": 24, "depth": 2}
+        sizes: dict[str, Any] = {"vocab_size": 99, "context": 12, "dim": 24, "depth": 2}
         text = TextConfig(num_heads=3, mlp_dim=48, **sizes)
         return TwoTowers(image=image, text=text, dim=20)
     if name == "open_clip":
         image = _image("vit_b16_clip", num_heads=2, mlp_dim=128, gelu="erf")
-        sizes = {"vocab_size": 96, "context": 11, "dim": 24, "depth": 2}
+        sizes: dict[str, Any] = {"vocab_size": 96, "context": 11, "dim": 24, "depth": 2}
         text = TextConfig(num_heads=2, mlp_dim=96, gelu=Gelu.ERF, **sizes)
         return TwoTowers(image=image, text=text, dim=16)
     if name == "siglip2":
@@ -77,7 +78,7 @@ def tensors(file: str) -> dict[str, np.ndarray]:
         return {key: source.read(key) for key in source.shapes}
 
 
-def read(file: str) -> tuple[TwoTowers, dict]:
+def read(file: str) -> tuple[TwoTowers, dict[str, Any]]:
     """Return a file's pair and its variables."""
     reader, cfg = npz_file if file.endswith(".npz") else safetensors_file, pair(FILES[file])
     with reader.opened(str(GOLDEN / file)) as source:

@@ -38,6 +38,7 @@ VERBS = {
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
     "check-data": "every image of a dataset that is broken, blank, doubled or contradictory",
+    "train-tokenizer": "a small tokenizer of one's own captions (needs the extra [text])",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         from vit_jax.cli.parsing import flags
 
-        lines = "\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items())
+        lines = "\n".join(f"  {verb:16} {text}" for verb, text in VERBS.items())
         return flags.run(lambda: print(f"usage: vit_jax VERB [--help] ...\n\n{lines}"), argv)
     if argv[1] in ("--version", "-V", "version"):
         print(f"vitjax {version.__version__}")

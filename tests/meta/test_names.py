@@ -121,6 +121,7 @@ REVIEWED = {
         train/report/writers.py:make_writer: mkdir
         workdir/folder.py:lock: mkdir open truncate
         sweeps/report.py:write_page: read_bytes read_text
+        text/vocabularies.py:clip_merges: read_bytes
         weights/published/table.py:_table: read_text
         weights/published/timm_config.py:architectures: read_text
     """,

@@ -2,7 +2,7 @@
 """Evaluations over a split, each example counted once: a config of `EVALUATORS` for each kind."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from vit_jax import errors
 from vit_jax.evals import classify
@@ -31,8 +31,9 @@ def _probe(cfg: ProbeEval, context: EvalContext) -> Evaluator:
 def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     from vit_jax.evals import retrieval, zero_shot  # late: most runs have no texts
 
-    kind = retrieval if isinstance(cfg, RetrievalEval) else zero_shot
-    return kind.create(cfg, context)
+    if isinstance(cfg, RetrievalEval):
+        return retrieval.create(cfg, context)
+    return zero_shot.create(cast(ZeroShotEval, cfg), context)
 
 
 # What builds the evaluator of each kind of config.

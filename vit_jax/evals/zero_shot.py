@@ -5,7 +5,6 @@ A class's vector is the mean of the unit vectors of its prompts, brought to unit
 OpenAI, big_vision and open_clip have it. Scale and bias of the logits do not change which is first.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from vit_jax.evals.base import EvalContext, EvalStream, Folder, Predict, Predict
 from vit_jax.evals.config import ZeroShotEval
 from vit_jax.evals.passes import run_pass
 from vit_jax.evals.probes.features import extract, predict_batch
-from vit_jax.storage import foreign
+from vit_jax.storage import files, foreign
 from vit_jax.trees import PyTree
 
 PROMPTS = Path(__file__).with_name("prompts")
@@ -43,18 +42,18 @@ def templates(which: str, field: str = "templates") -> tuple[str, ...]:
 
     Raises UserError: no such set or file; a template without {} where the class's name goes.
     """
-    if PLACE in which:
-        found = [which]
-    elif which in sets():
-        found = sets()[which].read_text("utf-8").splitlines()
+    file = Path(which).expanduser()
+    if which in sets():
+        text = sets()[which].read_text("utf-8")
+    elif PLACE in which or (" " in which and not file.exists()):
+        text = which
+    elif file.is_file():
+        with files.refused(f"cannot read {field}={which}"):
+            text = foreign.read(file, _MOST).decode(errors="replace")
     else:
-        file = Path(which).expanduser()
-        if not file.is_file():
-            choices = [*sets(), "FILE", "'a photo of a {}.'"]
-            raise unknown(f"{field}:", which, choices, field=field)
-        with contextlib.suppress(OSError):
-            found = foreign.read(file, _MOST).splitlines()
-    found = [line.strip() for line in found if line.strip() and not line.startswith("#")]
+        raise unknown(f"{field}:", which, [*sets(), "FILE", "'a photo of a {}.'"], field=field)
+    lines = text.splitlines()
+    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     for line in found:
         if line.count(PLACE) != 1 or "{" in line.replace(PLACE, ""):
             raise UserError(

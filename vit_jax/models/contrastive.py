@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses that compare every image of a batch with every text: softmax (CLIP, arXiv:2103.00020,
-section 2.3) and sigmoid (SigLIP, arXiv:2303.15343, algorithm 1).
+"""Losses that compare every image of a batch with every text: CLIP's softmax, SigLIP's sigmoid.
 
-No array has an element for every pair. The texts go round the devices, and each device compares its
-own images with one block of texts at a time. An image's sums stay on its device, a text's travel
-with it. The softmax's gradient goes round once more and computes the logits again; the sigmoid's
-is summed on the way.
+arXiv:2103.00020 section 2.3 and arXiv:2303.15343 algorithm 1. No array has an element for every
+pair. The texts go round the devices, and each device compares its own images with one block of
+texts at a time. An image's sums stay on its device, a text's travel with it. The softmax's gradient
+goes round once more and computes the logits again; the sigmoid's is summed on the way.
 """
 
 import functools

@@ -147,7 +147,8 @@ class Contrastive(Objective):
     def open(self, source: Source, seed: int, positions: int, saved: Mapping[str, Any]) -> Extras:
         """Return the digest of the tokenizer, without which ids mean nothing."""
         del seed, positions, saved
-        return Extras(digest=cast(Tokenized, source).tokenizer.digest, field="objective.tokenizer")
+        tokenizer: Any = cast(Tokenized, source).tokenizer
+        return Extras(digest=tokenizer.digest, field="objective.tokenizer")
 
     def init(self, key: jax.Array) -> tuple[Any, Any]:
         """Initialise both towers, the layers to the shared space, scale and bias."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to a text before it is cut into tokens, as each published code does it.
 
-Sources: open_clip tokenizer.py (`get_clean_fn`); big_vision evaluators/proj/image_text/
-prompt_engineering.py (`canonicalize_text`); transformers tokenization_siglip.py.
+Sources: open_clip tokenizer.py (`get_clean_fn`); big_vision pp/ops_text.py (`lower`); transformers
+tokenization_siglip.py and tokenization_siglip2.py.
 """
 
 import enum
@@ -13,6 +13,12 @@ import string
 from vit_jax import errors
 from vit_jax.errors import UserError
 
+# open_clip's tokens of start and end, which a text can have too, but for those that its expression
+# takes for more of the punctuation before them.
+_MARKS = re.compile(
+    r"((?<![^\w\s])(?<!_)(?:<(?:start|end)_of_text>)+)|(<(?:start|end))(?=_of_text>)"
+)
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -22,9 +28,11 @@ class Clean(enum.StrEnum):
     REPAIR_LOWER = "repair_lower"  # open_clip's own tokenizer: `lower`
     REPAIR_SPACES = "repair_spaces"  # open_clip with another's tokenizer: `whitespace`
     REPAIR_CANONICAL = "repair_canonical"  # the same: `canonicalize`, no punctuation
-    LOWER = "lower"  # big_vision's `lower`
+    LOWER_ASCII = "lower_ascii"  # big_vision's tf.strings.lower, which knows A to Z
+    LOWER = "lower"  # transformers' Siglip2Tokenizer
     LOWER_NO_PUNCTUATION = "lower_no_punctuation"  # transformers' SiglipTokenizer
     NO_PUNCTUATION = "no_punctuation"  # the same with do_lower_case false
+    SPACES = "spaces"  # one space for each run of white space, as this project's own have it
     NONE = "none"  # the model's own normaliser does it
 
 
@@ -36,12 +44,15 @@ def clean(text: str, how: Clean) -> str:
     text = text.encode(errors="replace").decode()
     match how:
         case Clean.REPAIR_LOWER:
-            return " ".join(_repaired(text).split()).lower()
+            text = " ".join(_repaired(text).split()).lower()
+            return _MARKS.sub(lambda m: m[1] or f"{m[2]} ", text) if "_of_text>" in text else text
         case Clean.REPAIR_SPACES:
             return " ".join(_repaired(text).split())
         case Clean.REPAIR_CANONICAL:
             text = _repaired(text).replace("_", " ").translate(_PUNCTUATION)
             return " ".join(text.lower().split())
+        case Clean.LOWER_ASCII:
+            return text.translate(_LOWER)
         case Clean.LOWER:
             return text.lower()
         case Clean.LOWER_NO_PUNCTUATION:
@@ -49,6 +60,8 @@ def clean(text: str, how: Clean) -> str:
             return re.sub(r"\s+", " ", text).strip()
         case Clean.NO_PUNCTUATION:
             return re.sub(r"\s+", " ", text.translate(_PUNCTUATION)).strip()
+        case Clean.SPACES:
+            return " ".join(text.split())
         case Clean.NONE:
             return text
 

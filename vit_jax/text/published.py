@@ -7,6 +7,7 @@ tokenization_siglip.py, tokenization_siglip2.py; the conversion scripts beside t
 
 import dataclasses
 import enum
+import functools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from vit_jax.storage import files, foreign
 from vit_jax.text import tokenizers, vocabularies
 from vit_jax.text.cleaning import Clean
 from vit_jax.text.tokenizers import Tokenizer
-from vit_jax.text.vocabularies import Form
+from vit_jax.text.vocabularies import VocabularyForm
 
 OPEN_CLIP, TRANSFORMERS = "open_clip_config.json", "config.json"
 _TOKENIZER, _SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
@@ -25,7 +26,7 @@ _JSON, _VOCAB, _MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 _SPIECE, _GEMMA = "spiece.model", "tokenizer.model"
 _MAX_JSON = 1 << 24  # bytes of what describes
 
-# Returns where a file of a repository is on this machine, or None; takes the most bytes it may have.
+# Returns where a repository's file is on this machine, or None; takes the most bytes of it.
 Find = Callable[[str, int], Path | None]
 
 
@@ -116,6 +117,7 @@ def describe(
 
     Raises UserError: there is none, it is of a kind that is not read, or damaged.
     """
+    find = functools.cache(find)  # which may ask the Hub
     tree = _tree(find, config or OPEN_CLIP, where)
     if config != TRANSFORMERS and tree:
         whole = tree.get("model_cfg", tree)
@@ -155,10 +157,10 @@ def _of_open_clip(
     if not any(find(name, vocabularies.MOST) for name in (_JSON, _SPIECE, _GEMMA)):
         if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", other) or elsewhere is None:
             raise UserError(
-                f"{where} has no {_JSON}; its tokenizer is that of {shown(other[:200])} on the Hub: "
+                f"{where} has no {_JSON}; its tokenizer is the Hub's {shown(other[:200])}: "
                 f"put that {_JSON} and {_TOKENIZER} beside the weights"
             )
-        find, where = elsewhere(other), other
+        find, where = functools.cache(elsewhere(other)), other
     found = _of_files(find, where, context, clean=_OWN_CLEAN[how])
     if options.get("strip_sep_token"):  # its place is an empty one
         found = dataclasses.replace(found, end=found.pad)
@@ -195,7 +197,8 @@ def _of_files(find: Find, where: str, context: int, clean: Clean | None = None) 
         raise _nothing(where)
     data = _read(find, name, where)
     if name in (_SPIECE, _GEMMA):
-        found = tokenizers.of_sentencepiece(data, context=context, name=f"{where}/{name}")
+        place = f"{where}/{name}"
+        found = tokenizers.of_sentencepiece(data, clean=Clean.LOWER, context=context, name=place)
     else:
         lower = family is _Family.SIGLIP2
         model = vocabularies.plain_json(data, f"{where}/{name}", lower=lower)
@@ -217,7 +220,7 @@ def _family(find: Find, where: str, about: Mapping[str, Any]) -> _Family:
         return _Family.SIGLIP
     if find(_JSON, vocabularies.MOST):
         model = vocabularies.plain_json(_read(find, _JSON, where), f"{where}/{_JSON}")
-        words = vocabularies.opened(Form.TOKENIZERS, model, f"{where}/{_JSON}")
+        words = vocabularies.opened(VocabularyForm.TOKENIZERS, model, f"{where}/{_JSON}")
         ends = {mark.usual[mark.end]: family for family, mark in _MARKS.items()}
         families = [family for end, family in ends.items() if words.id_of(end) is not None]
         if families:
@@ -258,7 +261,7 @@ def _clip(find: Find, where: str, context: int, model: bytes) -> Tokenizer:
 def _marked(find: Find, where: str, family: _Family, context: int, model: bytes) -> Tokenizer:
     """Make a tokenizer of a tokenizer.json whose texts are framed as its family's are."""
     marks, name = _MARKS[family], f"{where}/{_JSON}"
-    words = vocabularies.opened(Form.TOKENIZERS, model, name)
+    words = vocabularies.opened(VocabularyForm.TOKENIZERS, model, name)
 
     def of(key: str) -> int:
         token = _spelled(find, where, family, key)
@@ -268,7 +271,7 @@ def _marked(find: Find, where: str, family: _Family, context: int, model: bytes)
         return found
 
     return Tokenizer(
-        form=Form.TOKENIZERS,
+        form=VocabularyForm.TOKENIZERS,
         model=model,
         clean=Clean.NONE,
         context=context,

@@ -24,7 +24,7 @@ from vit_jax.errors import UserError, shown
 from vit_jax.storage import files, foreign
 from vit_jax.text import cleaning, vocabularies
 from vit_jax.text.cleaning import Clean
-from vit_jax.text.vocabularies import Form, Vocabulary
+from vit_jax.text.vocabularies import Vocabulary, VocabularyForm
 
 _FORMAT = "vit_jax tokenizer"  # of `save`, with its version
 _VERSION = 1
@@ -54,7 +54,7 @@ class Tokenizer:
         name: where it came from, in messages.
     """
 
-    form: Form
+    form: VocabularyForm
     model: bytes = dataclasses.field(repr=False)
     clean: Clean
     context: int
@@ -137,8 +137,8 @@ class Tokenizer:
         size = self.vocab_size
         if not size <= vocab_size <= size + size // 16:
             raise UserError(
-                f"the tokenizer {self.name} has {size:,} ids, and the weights' vocabulary "
-                f"{vocab_size:,}: it is another one's; name the tokenizer that came with the weights"
+                f"the tokenizer {self.name} has {size:,} ids, and the weights' vocabulary has "
+                f"{vocab_size:,}; name the tokenizer that came with the weights"
             )
         if context and context != self.context:
             raise UserError(
@@ -177,7 +177,7 @@ def clip(merges: Sequence[str] = (), *, context: int = 77, name: str = "CLIP") -
     ids = vocabularies.clip_vocabulary(merges, special)
     model = vocabularies.clip_json(ids, merges, special, nfc=False)
     return Tokenizer(
-        form=Form.TOKENIZERS,
+        form=VocabularyForm.TOKENIZERS,
         model=model,
         clean=Clean.REPAIR_LOWER,
         context=context,
@@ -237,7 +237,7 @@ def loaded(data: bytes, name: str) -> Tokenizer:
     if tree.get("format") != f"{_FORMAT} {_VERSION}":
         what = tree.get("format") if "format" in tree else "a tokenizer.json, or something else"
         raise UserError(
-            f"{name} is {str(what)[:80]}, no file of `vit_jax train-tokenizer`; published files are "
+            f"{name} is {str(what)[:80]}, no file of `vit_jax train-tokenizer`; published ones are "
             "read with the folder that they are in, hub:./FOLDER"
         )
     found = _read(tree, name)
@@ -252,11 +252,8 @@ def _read(tree: Mapping[str, Any], name: str) -> Tokenizer | None:
         return None
     try:
         packed = base64.b64decode(tree["model"], validate=True)
-        unpack = zlib.decompressobj()
-        model = unpack.decompress(packed, vocabularies.MOST)
-        if not unpack.eof:
-            return None
-        form, clean = Form(tree["form"]), Clean(tree["clean"])
+        model = zlib.decompressobj().decompress(packed, vocabularies.MOST)
+        form, clean = VocabularyForm(tree["form"]), Clean(tree["clean"])
         return Tokenizer(form=form, clean=clean, model=model, name=name, **numbers)  # pyright: ignore[reportArgumentType]
     except UserError:
         raise
@@ -265,24 +262,24 @@ def _read(tree: Mapping[str, Any], name: str) -> Tokenizer | None:
 
 
 def of_sentencepiece(
-    model: bytes, *, clean: Clean = Clean.LOWER, context: int = 64, name: str
+    model: bytes, *, clean: Clean = Clean.LOWER_ASCII, context: int = 64, name: str
 ) -> Tokenizer:
     """Make SigLIP's tokenizer of its spiece.model, or SigLIP 2's of Gemma's tokenizer.model.
 
-    The file tells which: Gemma's ends a text with <eos>, and rows are filled with <pad>, 0; SigLIP's
-    fills them with the token of the end, </s>, 1. Both are lower-case, and keep punctuation, as in
-    training (big_vision `lower|tok(eos="sticky")`).
+    The file tells which: Gemma's ends a text with <eos>, and rows are filled with <pad>, 0; to
+    SigLIP </s>, 1, is both. Letters A to Z are made small and punctuation is kept, as in training
+    (big_vision `lower|tok(eos="sticky")`).
 
     Raises UserError: it is no such file.
     """
-    words = vocabularies.opened(Form.SENTENCEPIECE, model, name)
+    words = vocabularies.opened(VocabularyForm.SENTENCEPIECE, model, name)
     gemma, siglip = words.id_of("<eos>"), words.id_of("</s>")
     end = siglip if gemma is None else gemma
     if end is None:
         raise UserError(f"{name} has no token that ends a text, and is not SigLIP's or SigLIP 2's")
     pad = None if gemma is None else words.id_of("<pad>")
     return Tokenizer(
-        form=Form.SENTENCEPIECE,
+        form=VocabularyForm.SENTENCEPIECE,
         model=model,
         clean=clean,
         context=context,

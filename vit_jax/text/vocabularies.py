@@ -28,7 +28,7 @@ _PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _EXTRA = re.compile(r"\u2581?<extra_id_\d+>")  # T5's, beyond the rows of SigLIP's tables
 
 
-class Form(enum.StrEnum):
+class VocabularyForm(enum.StrEnum):
     """Whose format a vocabulary has."""
 
     TOKENIZERS = "tokenizers"  # tokenizer.json
@@ -51,12 +51,16 @@ class Vocabulary(NamedTuple):
     is_partial: Callable[[int], bool]
 
 
-def opened(form: Form, model: bytes, name: str) -> Vocabulary:
+def opened(form: VocabularyForm, model: bytes, name: str) -> Vocabulary:
     """Open a vocabulary; `name` is its file's in messages.
 
     Raises UserError: the library is not installed, or the file is damaged.
     """
-    return _of_sentencepiece(model, name) if form is Form.SENTENCEPIECE else _of_json(model, name)
+    return (
+        _of_sentencepiece(model, name)
+        if form is VocabularyForm.SENTENCEPIECE
+        else _of_json(model, name)
+    )
 
 
 def _of_sentencepiece(model: bytes, name: str) -> Vocabulary:
@@ -145,9 +149,12 @@ def plain_json(data: bytes, name: str, *, lower: bool = False) -> bytes:
     """
     tree = foreign.tree(data, name)
     try:
+        words = tree["model"]["vocab"]
+        while isinstance(words, list) and _EXTRA.fullmatch(words[-1][0]):
+            words.pop()
         size = _size(tree)
         added = [token for token in tree.get("added_tokens") or () if 0 <= token["id"] < size]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{name} is no tokenizer.json with a vocabulary: {error}") from None
     tree |= {"truncation": None, "padding": None, "post_processor": None, "added_tokens": added}
     if lower:

@@ -3,7 +3,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -81,4 +81,4 @@ def keep(source: data.Source, path: Path) -> None:
     """Write a run's tokenizer into its workdir."""
     own = path / workdir.TOKENIZER
     if jax.process_index() == 0 and isinstance(source, data.Tokenized) and not own.exists():
-        tokenizers.save(source.tokenizer, own)
+        tokenizers.save(cast(Tokenizer, source.tokenizer), own)

@@ -102,7 +102,7 @@ def digest_of(pieces: Iterable[bytes]) -> str:
     return found.hexdigest()[:16]
 
 
-class Derived(Labelled):
+class Wrapped(Labelled):
     """A source with the examples, or some of the examples, of another one."""
 
     def __init__(self, source: Source) -> None:
@@ -120,7 +120,7 @@ class Derived(Labelled):
         return self._source.digest()
 
 
-class CachedSource(Derived):
+class CachedSource(Wrapped):
     """Keeps each encoded example of another source in memory once it has been read.
 
     Worker processes fill a cache each: what is cached is not pickled.
@@ -149,7 +149,7 @@ class CachedSource(Derived):
         return CachedSource, (self._source,)
 
 
-class Sample(Derived):
+class Sample(Wrapped):
     """Some examples of another source, by their indices there."""
 
     def __init__(self, source: Source, chosen: Int32[np.ndarray, " M"]) -> None:

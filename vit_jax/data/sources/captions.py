@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32
 
 from vit_jax.data.order import uniforms
-from vit_jax.data.sources.base import Derived, Example, Source, captions_of, has_captions
+from vit_jax.data.sources.base import Example, Source, Wrapped, captions_of, has_captions
 from vit_jax.errors import UserError
 
 # What columns, features and keys of JSON with captions are called, in any case; the first is taken.
@@ -37,7 +37,7 @@ class Captions(enum.Enum):
     NEEDED = "needed"  # images without are left out, and a dataset without is refused
 
 
-class Listed(NamedTuple):
+class Given(NamedTuple):
     """The captions in a value, and how many of them are not UTF-8."""
 
     texts: tuple[str, ...]
@@ -45,7 +45,7 @@ class Listed(NamedTuple):
 
 
 @runtime_checkable
-class Tokenizer(Protocol):
+class Tokenizes(Protocol):
     """Turns texts into rows of one length; can be pickled, for worker processes."""
 
     def encode(self, texts: Sequence[str]) -> Int32[np.ndarray, "n L"]: ...
@@ -61,7 +61,7 @@ def usual(names: Iterable[str], known: Sequence[str] = USUAL) -> str:
     return next((there[name] for name in known if name in there), "")
 
 
-def listed(value: Any) -> Listed:
+def listed(value: Any) -> Given:
     """Return the captions in a text, bytes, a list of these or of dicts with a text; or in None.
 
     Spaces around a caption go, and captions without anything else. What is not UTF-8 is replaced.
@@ -87,10 +87,10 @@ def listed(value: Any) -> Listed:
             texts.append(text.strip())
         elif not (each is None or each != each):  # NaN is pandas' word for nothing
             raise ValueError(f"a caption is text, and this is of type {type(each).__name__}")
-    return Listed(tuple(filter(None, texts)), broken)
+    return Given(tuple(filter(None, texts)), broken)
 
 
-def in_member(content: bytes, field: str, *, is_json: bool) -> Listed:
+def in_member(content: bytes, field: str, *, is_json: bool) -> Given:
     """Return the captions in a text of a tar, or in a key of JSON, "" for one of a usual name."""
     if not is_json:
         return listed(content)
@@ -99,7 +99,7 @@ def in_member(content: bytes, field: str, *, is_json: bool) -> Listed:
         tree = json.loads(text)
         found = listed(tree.get(field or usual(tree)) if isinstance(tree, dict) else None)
     except (ValueError, RecursionError):  # no JSON, or something else under that name
-        return Listed((), 0)
+        return Given((), 0)
     return found._replace(broken=found.broken + (text.encode() != content))
 
 
@@ -156,7 +156,7 @@ class Texts:
         return hashlib.sha256(self._data).digest()
 
 
-class Tokenized(Derived):
+class Tokenized(Wrapped):
     """A source whose captions come as tokens, drawn by `Batches`; around all other sources.
 
     An example by itself, from `read`, has those of its first caption.
@@ -167,7 +167,7 @@ class Tokenized(Derived):
     Raises UserError: it has no captions.
     """
 
-    def __init__(self, source: Source, tokenizer: Tokenizer) -> None:
+    def __init__(self, source: Source, tokenizer: Tokenizes) -> None:
         super().__init__(source)
         if not has_captions(source):
             raise UserError(f"{source.name} has no captions, or was opened without")

@@ -184,26 +184,30 @@ def read(
         why = f"{error}; put a cell with quotes or line breaks in quotes, and double those in it"
         raise UserError(f"{where}, line {line}: {why}") from None
     columns = _columns(rows[0][1], wanted) if rows else []
-    caption = _caption(columns, column) if wanted is not Captions.UNREAD else ""
-    if wanted is Captions.NEEDED and not caption and {"path"} <= {*columns}:
+    caption = _caption(columns, wanted, column)
+    is_missing = not caption and wanted is not Captions.UNREAD
+    if is_missing and (column or wanted is Captions.NEEDED) and "path" in columns:
         what = f"column {column!r}" if column else f"column of captions ({', '.join(_CAPTIONS)})"
         how = "choose one by the end of the name: ?captions=COLUMN"
         raise captions_lib.lacking(where, what, map(shown, columns), how)
-    if not {*_needed(caption)} <= {*columns}:
+    needed = _needed(caption)
+    if not {*needed} <= {*columns}:
         has = ", ".join(map(shown, columns)) or "nothing"
-        raise UserError(f"{where} has the columns {has}; its first line must name path,label")
+        raise UserError(
+            f"{where} has the columns {has}; its first line must name {','.join(needed)}"
+        )
     for name in (*_KNOWN, caption):
         if columns.count(name) > 1:
             raise UserError(f"{where} has the column {name} twice; keep one of them")
     if not rows[1:]:
         raise UserError(f"{where} lists no images")
-    needed = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
+    cells_of = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
     found = []
     for line, cells in rows[1:]:
         if len(cells) > len(columns) and any(cells[len(columns) :]):
             has = f"{len(cells)} cells, and the first line {len(columns)}"
             raise UserError(f"{where}, line {line} has {has}; put a path with commas in quotes")
-        for place, may_be_empty in needed:
+        for place, may_be_empty in cells_of:
             if place >= len(cells) or not (may_be_empty or cells[place].strip()):
                 names = ", ".join(name for name in columns if name in _KNOWN)
                 raise UserError(f"{where}, line {line}: give a value for {names}")
@@ -217,8 +221,10 @@ def _needed(caption: str) -> Sequence[str]:
     return NEEDED[:1] if caption else NEEDED
 
 
-def _caption(columns: Iterable[str], column: str) -> str:
+def _caption(columns: Iterable[str], wanted: Captions, column: str) -> str:
     """Return the column of captions, "" for none."""
+    if wanted is Captions.UNREAD:
+        return ""
     return captions_lib.usual(columns, (column.lower(),) if column else _CAPTIONS)
 
 
@@ -234,8 +240,7 @@ def _separator(first: str, wanted: Captions, column: str) -> str:
     for separator in _SEPARATORS:
         columns = _columns(next(csv.reader([first], delimiter=separator), []), wanted)
         found[separator] = columns
-        caption = _caption(columns, column) if wanted is not Captions.UNREAD else ""
-        if {*_needed(caption)} <= {*columns}:
+        if {*_needed(_caption(columns, wanted, column))} <= {*columns}:
             return separator
     return max(found, key=lambda separator: len(found[separator]))
 
@@ -295,6 +300,14 @@ class CsvSource(FolderSource):
         """Return an example's captions."""
         return () if self._texts is None else self._texts[index]
 
+    def rows(self) -> list[tuple[str, ...]]:
+        """List the absolute path and the class of every example, and its captions as JSON."""
+        rows = super().rows()
+        if self._texts is None:
+            return rows
+        texts = (json.dumps(self._texts[index]) for index in range(len(self)))
+        return [(*row, text) for row, text in zip(rows, texts, strict=True)]
+
     def digest(self) -> str:
         """Digest paths, labels and captions."""
         names = [self.class_names[k].encode() if k >= 0 else b"" for k in self.labels]
@@ -337,7 +350,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
         return _as_before(place, root, where, split, draw)
     with refused(where):
         rows = read(remote.read(place), where, captions, column := given.get("captions", ""))
-    caption = _caption(rows[0].cells, column) if captions is not Captions.UNREAD else ""
+    caption = _caption(rows[0].cells, captions, column)
     if all(remote.is_remote(row.cells["path"]) for row in rows):
         addresses = [row.cells["path"] for row in rows]
         root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)

@@ -203,7 +203,7 @@ def open_shards(
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
     captioned = caption is not None and bool(entries.captions["count"].any())
     if not captioned:
-        if wanted is Captions.NEEDED:
+        if wanted is Captions.NEEDED or caption:
             raise _no_captions(where, caption or "", files[0])
         entries = entries._replace(captions=np.zeros(len(shard), "V1"))  # as if it was not asked
     is_labelled = (entries.labels != b"").any()

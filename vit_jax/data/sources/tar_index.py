@@ -293,11 +293,9 @@ def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = F
     kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_, CAPTIONS)
     columns = zip(*rows, *left, strict=True)
     found = Entries(*(np.array([*c], kind) for c, kind in zip(columns, kinds, strict=True)))
-    return (
-        found
-        if fields.captions is not None
-        else found._replace(captions=_no_captions(len(rows + left)))
-    )
+    if fields.captions is None:
+        return found._replace(captions=_no_captions(len(found.names)))
+    return found
 
 
 def _no_captions(count: int) -> np.ndarray:

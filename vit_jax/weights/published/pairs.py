@@ -230,9 +230,8 @@ def open_clip_images(tree: Mapping[str, Any], cfg: ModelConfig, source: str) -> 
     mean, std = (
         found.numbers(key, usual) for key, usual in zip(("mean", "std"), clip[0], strict=True)
     )
-    whole = {"crop_ratio": 1.0} if mode == "shortest" else {}
     transform = TransformConfig(
-        crop=crops[mode], crop_rule=CropRule.TORCH, resize=resizes[name], **whole
+        crop=crops[mode], crop_rule=CropRule.TORCH, resize=resizes[name], crop_ratio=1.0
     )
     return Preprocessing(mean, std, transform, models.input_shape(cfg)[:2], source)
 
@@ -262,7 +261,7 @@ class _Values:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        value = self.tree.get(key)
+        value: Any = self.tree.get(key)
         value = default if value is None else value
         if type(value) not in (int, float) or not 0 <= value <= 1e6:
             raise self.wrong(key, "must be a number from 0 to 1e6")

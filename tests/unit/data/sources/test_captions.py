@@ -291,9 +291,9 @@ def test_no_captions_where_they_are_needed(tmp_path: Path, tfds_dir: Path) -> No
     for name, message in (
         (
             f"{tar}",
-            r"has no caption KEY.txt, nor in KEY.json by 'captions', 'caption', 'text', 'sentences';"
-            r" there are KEY.jpg, KEY.alt, 'b', KEY.json; choose one by the end of the name: "
-            r"\?captions=FIELD$",
+            r"has no caption KEY.txt, nor in KEY.json by 'captions', 'caption', 'text', "
+            r"'sentences'; there are KEY.jpg, KEY.alt, 'b', KEY.json; choose one by the end of the "
+            r"name: \?captions=FIELD$",
         ),
         (f"{tar}?captions=c", "has no caption KEY.c, nor in KEY.json by 'c'; there are KEY.jpg, "),
         (
