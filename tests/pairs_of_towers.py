@@ -92,12 +92,9 @@ def folder(name: str, place: Path) -> Path:
     described = json.loads((GOLDEN / f"{name}.json").read_text())["config"]
     size = pair(name).text.vocab_size
     place.mkdir(parents=True)
-    special = (
-        ("<|startoftext|>", "<|endoftext|>") if name == "clip_quickgelu" else ("<unk>", "</s>")
-    )
-    letters = [
-        f"{x}{end}" for x in "abcdefghijklmnopqrstuvwxyz0123456789"[:30] for end in ("", "</w>")
-    ]
+    is_clip = name == "clip_quickgelu"
+    special = ("<|startoftext|>", "<|endoftext|>") if is_clip else ("<unk>", "</s>")
+    letters = [f"{x}{end}" for x in "abcdefghijklmnopqrstuvwxyz0123" for end in ("", "</w>")]
     words = [*letters, *(f"<{i}>" for i in range(size - len(letters) - 2)), *special]
     ids = {word: i for i, word in enumerate(words)}
     if not is_clip:  # SigLIP's end is 1

@@ -24,6 +24,8 @@ from vit_jax.inference.pairs import Pair
 from vit_jax.inference.trained import Trained, changes, read_weights
 from vit_jax.inference.views import check_channels, file_batches
 from vit_jax.models import two_towers
+from vit_jax.weights.config import KINDS, split
+from vit_jax.weights.published import describe
 
 _explained = hardware.explained("lower the batch size, --batch_size=N")
 
@@ -48,6 +50,19 @@ class Match(NamedTuple):
     file: str
     cosine: float
     probability: float | None
+
+
+def has_texts(trained: Trained) -> bool:
+    """Return whether there is a text tower beside a model, by its config."""
+    if trained.config is not None:
+        return trained.config.objective.embeds_texts
+    if split(trained.source)[0] not in KINDS:
+        return False
+    try:
+        describe.pair(trained.source)
+    except UserError:
+        return False
+    return True
 
 
 def read(trained: Trained) -> tuple[Trained, Pair]:

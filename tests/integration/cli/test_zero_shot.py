@@ -81,7 +81,7 @@ def test_captions_find_their_images(run, tmp_path, capsys):
 def test_what_is_wrong_is_one_line(run, photos, tmp_path, capsys, subtests):
     no_texts = colors.save_run(tmp_path / "classes")
     cases = {
-        "no place": (["--templates=a photo"], "--templates: 'a photo'"),
+        "no place": (["--templates=a photo"], "'a photo' must have {} once"),
         "words alone": (["--words=a,b"], "name both"),
         "blank word": (["--words=a, ", str(photos / "0.jpg")], "an empty word"),
         "images alone": ([str(photos / "0.jpg")], "--words are of images"),
