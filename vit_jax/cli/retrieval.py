@@ -18,7 +18,7 @@ from vit_jax.process import startup
 
 
 @dataclasses.dataclass(kw_only=True)
-class Retrieval(InputOptions):
+class RetrievalOptions(InputOptions):
     """Measures how often an image's captions are among its nearest texts, and the other way.
 
     The split needs captions; all of an image count. Equal similarities count as guessing would.
@@ -38,7 +38,7 @@ class Retrieval(InputOptions):
     force: bool = flag(False, "replace a FILE that is there")
 
 
-def retrieval(given: Retrieval, found: Trained, mesh: MeshConfig) -> None:
+def retrieval(given: RetrievalOptions, found: Trained, mesh: MeshConfig) -> None:
     """Measure a split, print and write the recalls."""
     startup.join_cluster()
     zero_shot.check_out(given.out, force=given.force)
@@ -59,4 +59,4 @@ def retrieval(given: Retrieval, found: Trained, mesh: MeshConfig) -> None:
     zero_shot.write(given.out, measured)
 
 
-main = options.verb(Retrieval, retrieval, zero_shot.read)
+main = options.verb(RetrievalOptions, retrieval, zero_shot.read)

@@ -31,7 +31,7 @@ _SHOWN = 5  # words of an image
 
 
 @dataclasses.dataclass(kw_only=True)
-class ZeroShot(InputOptions):
+class ZeroShotOptions(InputOptions):
     """Tells classes by their names: the class whose prompts lie nearest to the image.
 
     It measures top-1 and top-5 on a labelled split, by the names of its classes; or, of IMAGEs and
@@ -62,7 +62,7 @@ class ZeroShot(InputOptions):
     force: bool = flag(False, "replace a FILE that is there")
 
 
-def zero_shot_verb(given: ZeroShot, found: Trained, mesh: MeshConfig) -> int:
+def zero_shot_verb(given: ZeroShotOptions, found: Trained, mesh: MeshConfig) -> int:
     """Measure a split, or tell the words of images; returns 1 where one was broken, else 0."""
     if bool(given.images) != bool(given.words):
         raise UserError("--words are of images: name both, as in --words=cat,dog photos")
@@ -122,7 +122,7 @@ def write(out: Path | None, measured: dict[str, Any]) -> None:
         print(f"\nwrote {out}")
 
 
-def _tell_words(given: ZeroShot, found: Trained) -> int:
+def _tell_words(given: ZeroShotOptions, found: Trained) -> int:
     """Print which words fit each image; returns 1 where one was broken, else 0."""
     if given.dataset or given.split or given.data_dir or given.out:
         raise UserError("--words are of images, and --dataset, --split and --out of a split")
@@ -158,4 +158,4 @@ def read(cls: type[Any], argv: Sequence[str]) -> tuple[Any, Trained, MeshConfig]
     return *model_options.read(cls, argv, trees), trees["mesh"]
 
 
-main = options.verb(ZeroShot, zero_shot_verb, read)
+main = options.verb(ZeroShotOptions, zero_shot_verb, read)

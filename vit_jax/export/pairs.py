@@ -30,7 +30,7 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.rope import Rope
 from vit_jax.models.text import Projection, TextPool
 from vit_jax.models.two_towers import TwoTowers
-from vit_jax.storage import files
+from vit_jax.storage import files, foreign
 from vit_jax.text import published, tokenizers, vocabularies
 from vit_jax.text.cleaning import Clean
 from vit_jax.text.tokenizers import Tokenizer
@@ -314,7 +314,11 @@ def _with_tokenizer(
 def _tokenizer_files(trained: Trained) -> dict[str, bytes]:
     found = repository.opened(split(trained.source)[1])
     paths = {name: found.find(name, vocabularies.MOST) for name in _FILES}
-    return {name: Path(path).read_bytes() for name, path in paths.items() if path is not None}
+    return {
+        name: foreign.read(path, vocabularies.MOST)
+        for name, path in paths.items()
+        if path is not None
+    }
 
 
 def _is_told(contents: Mapping[str, bytes], tokenizer: Tokenizer) -> bool:
