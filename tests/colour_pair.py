@@ -53,18 +53,26 @@ def towers(*, sigmoid: bool = False) -> TwoTowers:
 
 def save_run(place: Path, *, sigmoid: bool = False, dataset: str = "") -> Path:
     """Save a run of both towers with its tokenizer; `dataset` is that of its zero-shot test."""
-    cfg = Config(model=MODEL, objective=objective(sigmoid=sigmoid))
+    return save(place, MODEL, objective(sigmoid=sigmoid), params(sigmoid=sigmoid), dataset)
+
+
+def save(
+    place: Path, model: Any, objective: ContrastiveConfig, params: Any, dataset: str = ""
+) -> Path:
+    """Save a run of any pair."""
+    cfg = Config(model=model, objective=objective)
     cfg.data.mean, cfg.data.std = (0.0,), (1.0,)
     cfg.data.name = dataset or cfg.data.name
     crop = TransformConfig(crop=Crop.RESIZE)
     cfg.evals = {"zero": ZeroShotEval(transform=crop, templates="plain", split="test")}
     checkpoints = Checkpointer(place / "checkpoints", CheckpointConfig())
-    state = dataclasses.replace(runs.make_state(MODEL, 1234), params=params(sigmoid=sigmoid))
+    state = dataclasses.replace(runs.make_state(model, 1234), params=params)
     own = list(two_towers.BESIDE)
     metadata = {"config": config_json.to_json(cfg), "class_names": [], "own_parameters": own}
     checkpoints.save(1234, state, metadata=metadata, metrics={})
     checkpoints.wait()
-    tokenizers.save(tokenizers.clip(context=CONTEXT), place / "tokenizer.json")
+    context = objective.text.context
+    tokenizers.save(tokenizers.clip(context=context), place / "tokenizer.json")
     return place
 
 

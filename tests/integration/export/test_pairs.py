@@ -4,18 +4,21 @@
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import vit_jax
 from tests import colour_pair
 from tests.pairs_of_towers import folder, pair
-from vit_jax import trees
+from vit_jax import models, trees
 from vit_jax.cli.convert import main
 from vit_jax.errors import UserError
 from vit_jax.export import pairs as pairs_folder
 from vit_jax.inference import pairs
 from vit_jax.models import two_towers
+from vit_jax.models.text import TextConfig
+from vit_jax.objectives import ContrastiveConfig, contrastive
 from vit_jax.weights.names.two_towers import Form
 
 TEXTS = ["ab c", "a photo of 7 things", "", "ß and 🚲"]
@@ -71,12 +74,34 @@ def test_an_npz_for_big_vision(tmp_path, capsys):
     same(one, other)
 
 
-def test_a_run_goes_out_with_its_tokenizer(tmp_path, capsys):
+@pytest.mark.parametrize("to, told", [("hf", False), ("open_clip", True)])
+def test_a_run_goes_out_with_its_tokenizer(to, told, tmp_path, capsys):
+    sizes = {"dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 16}
+    small = {"image_size": (16, 16), "patch": (8, 8), "num_classes": 0}
+    model = models.variant("vit_b16_clip", **small, **sizes)
+    objective = ContrastiveConfig(text=TextConfig(context=9, **sizes), dim=6)
+    towers = contrastive.pair(objective, model)
+    shapes = two_towers.abstract(towers)["params"]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+    run = colour_pair.save(tmp_path / "run", model, objective, params)
+    assert convert(run, f"{to}:{tmp_path / 'out'}") == 0
+    # open_clip's own tokenizer is this one; transformers reads CLIP's otherwise.
+    assert ("vit_jax_tokenizer.json" in capsys.readouterr().out) is not told
+    one, other = vit_jax.load(run), vit_jax.load(f"hub:{tmp_path / 'out'}")
+    same(one, other)
+    image = rng.integers(0, 256, (1, 16, 16, 3), np.uint8)
+    assert np.array_equal(one.encode_image(image), other.encode_image(image))
+    assert np.array_equal(one.encode_text(TEXTS), other.encode_text(TEXTS))
+
+
+def test_a_pair_that_others_lack_is_refused_before_anything_is_written(tmp_path, capsys):
     run = colour_pair.save_run(tmp_path / "run")
     assert convert(run, f"npz:{tmp_path / 'out.npz'}") == 0
-    for to, words in (("hf", "CLIP has model."), ("open_clip", "open_clip has no such pair")):
+    capsys.readouterr()
+    for to, words in (("hf", "there, and here"), ("open_clip", "open_clip has no such pair")):
         assert convert(run, f"{to}:{tmp_path / 'no'}") == 2
-        assert "has" in capsys.readouterr().err, words
+        assert words in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
 
 
