@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small pairs of tests/golden/image_text, of transformers and open_clip, by their names."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from vit_jax import models, trees
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool
 from vit_jax.models.two_towers import TwoTowers
+from vit_jax.text import vocabularies
 from vit_jax.weights.apply import fill
 from vit_jax.weights.names import two_towers as names
 from vit_jax.weights.readers import npz_file, safetensors_file
@@ -83,3 +85,27 @@ def read(file: str) -> tuple[TwoTowers, dict[str, Any]]:
         found = names.opened(source, cfg)
         values = fill(found.entries, found.source, is_ignored=found.is_ignored)
         return cfg, jax.tree.map(jnp.asarray, trees.nest(values))
+
+
+def folder(name: str, place: Path) -> Path:
+    """Write a golden as a repository of transformers' or open_clip's, with a small tokenizer."""
+    described = json.loads((GOLDEN / f"{name}.json").read_text())["config"]
+    size = pair(name).text.vocab_size
+    place.mkdir(parents=True)
+    is_clip = name == "clip_quickgelu"
+    special = ("<|startoftext|>", "<|endoftext|>") if is_clip else ("<unk>", "</s>")
+    letters = [f"{x}{end}" for x in "abcdefghijklmnopqrstuvwxyz0123" for end in ("", "</w>")]
+    words = [*letters, *(f"<{i}>" for i in range(size - len(letters) - 2)), *special]
+    ids = {word: i for i, word in enumerate(words)}
+    if not is_clip:  # SigLIP's end is 1
+        ids[words[1]], ids["</s>"] = ids["</s>"], 1
+    kind = "CLIPTokenizer" if is_clip else "SiglipTokenizer"
+    files = {
+        "config.json": json.dumps(described).encode(),
+        "tokenizer.json": vocabularies.clip_json(ids, [], special, nfc=True),
+        "tokenizer_config.json": json.dumps({"tokenizer_class": kind}).encode(),
+        "model.safetensors": (GOLDEN / f"{name}.safetensors").read_bytes(),
+    }
+    for file, data in files.items():
+        (place / file).write_bytes(data)
+    return place

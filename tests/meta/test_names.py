@@ -81,6 +81,7 @@ REVIEWED = {
         checkpoints/storage.py:try_to_write: rmdir
         cli/checks/machine.py:requirements: read_text
         cli/convert.py:_write_folder: write_folder
+        cli/convert.py:_write_pair: write_folder
         process/output.py:_Outliving._drop: open
         cli/sweeps/report.py:report: write_text
         data/augment/autoaugment.py:sub_policies: read_text
@@ -197,7 +198,7 @@ REVIEWED = {
         cli/parsing/by_name.py:_set_evaluation: replace
         cli/parsing/flags.py:_status: open
         data/sources/folders.py:open_folder: open
-        inference/evaluate.py:open_target: replace
+        inference/evaluate.py:open_split: replace
         recipes/dino.py:_large: replace
         recipes/unlabelled.py:_dino: replace replace replace replace
         recipes/unlabelled.py:digits: replace replace

@@ -132,7 +132,9 @@ def embed_features(pair: Pair, features: Array) -> Float32[Array, "B E"]:
 
 
 def similarity(
-    pair: Pair, images: Float32[Array, "B E"], texts: Float32[Array | np.ndarray, "T E"]
+    pair: Pair,
+    images: Float32[Array | np.ndarray, "B E"],
+    texts: Float32[Array | np.ndarray, "T E"],
 ) -> Float32[Array, "B T"]:
     """Return the logits of unit vectors, by the scale and bias that were learned."""
     return two_towers.logits(pair.params, jnp.asarray(images), jnp.asarray(texts))

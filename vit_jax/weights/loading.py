@@ -228,6 +228,9 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
             yield _with_text(_Opened(seen, entries, [], is_ignored, old, rule), source, own)
+        elif own is None and not (tree or cfg.num_classes):  # open_clip's encoder alone
+            plain = two_towers.without_image_head(source)
+            yield _timm_names(plain, cfg, None, {})
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
 

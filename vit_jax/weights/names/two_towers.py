@@ -222,6 +222,13 @@ def _is_beside(key: str) -> bool:
     return not key.startswith("visual.") or key in (*_IMAGE_HEADS, *biases)
 
 
+def without_image_head(source: WeightsFile) -> WeightsFile:
+    """Return open_clip's file without the layer from the images' features to the shared space."""
+    heads = (*_IMAGE_HEADS, "visual.trunk.head.bias", "visual.head.proj.bias")
+    shapes = {key: shape for key, shape in source.shapes.items() if key not in heads}
+    return source._replace(shapes=shapes)
+
+
 def _no_open_clip(source: WeightsFile) -> Callable[[str], bool]:
     """Return which keys are none of a pair's: sizes, masks, a bias of nothing but zeros."""
 

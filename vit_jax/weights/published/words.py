@@ -4,13 +4,15 @@
 from pathlib import Path
 
 from vit_jax.errors import UserError
-from vit_jax.text import published, tokenizers
+from vit_jax.text import published, tokenizers, vocabularies
 from vit_jax.text.tokenizers import Tokenizer
 from vit_jax.weights.config import CHECKPOINT, KINDS
 from vit_jax.weights.readers import repository
 
 FILE = "tokenizer.json"  # in a run's workdir
 CLIP = "clip"  # that of the package
+# Beside published weights: one of this package's own, which comes before theirs.
+OWN = "vit_jax_tokenizer.json"
 
 
 def find(ref: str) -> Tokenizer:
@@ -34,5 +36,7 @@ def find(ref: str) -> Tokenizer:
 
 def _beside(path: str) -> Tokenizer:
     found = repository.opened(path)
+    if own := found.find(OWN, vocabularies.MOST):
+        return tokenizers.load(own)
     elsewhere = lambda name: repository.opened(name).find  # noqa: E731
     return published.describe(found.find, found.name, elsewhere=elsewhere)
