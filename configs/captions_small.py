@@ -8,7 +8,7 @@ r"""A small pair of towers from scratch on your own images and their captions.
 captions.csv has the columns path,caption[,split]; without splits they are drawn, 80, 10 and 10 %.
 Few captions give fewer tokens than 2,000: --config.objective.text.vocab_size takes their number,
 which the first command prints.
-Hardware: 2 CPU cores; images of 64 pixels, 1.0 million parameters.
+Hardware: 2 CPU cores; images of 64 pixels, 0.9 million parameters.
 Published: none.
 """
 

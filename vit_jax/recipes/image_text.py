@@ -238,7 +238,7 @@ def fine_tune(name: str) -> Config:
 
 
 def small() -> Config:
-    """Train a pair of 1.3 million parameters on captions of one's own, with two cores.
+    """Train a pair of 0.9 million parameters on captions of one's own, with two cores.
 
     Images of 64 pixels, texts of 32 tokens of a vocabulary of 2,000 (`vit_jax train-tokenizer`),
     the softmax loss; the optimizer is `folder.optim`'s. Values are common, not tuned.
