@@ -56,10 +56,10 @@ def convert(given: Convert, found: Trained) -> None:
     startup.stay_on_cpu()  # nothing here is worth waiting for a GPU
     scheme, _, path = given.to.partition(":")
     kinds = _PAIRS if given.texts else _KINDS
-    if scheme in _PAIRS and scheme not in kinds:
-        raise UserError(f"--to={given.to} is of both towers: add --texts")
     if scheme not in kinds or not path:
-        raise errors.unknown("kind of weights to write in", given.to, kinds.values())
+        error = errors.unknown("kind of weights to write in", given.to, kinds.values())
+        both = "; with --texts it is of both towers" if scheme in _PAIRS and path else ""
+        raise UserError(f"{error}{both}")
     file = Path(path).expanduser()
     if given.texts:
         _write_pair(file, _FORMS[scheme], given, found)

@@ -123,7 +123,7 @@ def test_what_is_wrong_is_one_line(tmp_path, capsys, subtests):
     run = colour_pair.save_run(tmp_path / "run")
     cases = {
         "timm": (["--texts", "--to=timm:a.safetensors"], "kind of weights"),
-        "no texts": ([f"--to=open_clip:{tmp_path / 'a'}"], "is of both towers: add --texts"),
+        "no texts": ([f"--to=open_clip:{tmp_path / 'a'}"], "with --texts it is of both towers"),
         "suffix": (["--texts", "--to=npz:a.bin"], "must end in .npz"),
     }
     for name, (words, message) in cases.items():
