@@ -9,7 +9,6 @@ from tests.unit.test_configs import load
 from vit_jax import config as config_lib
 from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main
-from vit_jax.config import saved
 from vit_jax.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -90,16 +89,3 @@ def test_a_broken_config_file_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["main.py", f"--config={broken}"]) == 2
     told = f"error: {broken} cannot be read: ZeroDivisionError: division by zero"
     assert capsys.readouterr().err.strip() == told
-
-
-@pytest.mark.parametrize(
-    "line", ["config.optim.lrr = 1", "config.optim = OptimConfig(lrr=1)", "config.optim.lrr"]
-)
-def test_a_field_that_a_config_file_mistypes_has_a_suggestion(line: str, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    imports = "from vit_jax.config import Config\nfrom vit_jax.optim import OptimConfig\n"
-    file.write_text(f"{imports}\ndef get_config():\n    config = Config()\n    {line}\n")
-    with pytest.raises(
-        UserError, match=r"mine.py cannot be read: .*'lrr'; did you mean optim.lr\?"
-    ):
-        saved.load(file, None)

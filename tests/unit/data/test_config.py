@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from tests.refusals import refused_by
+from tests.refusals import RANGE, refused_as, refused_by
 from vit_jax import config as run_config
 from vit_jax.data import (
     Crop,
@@ -22,24 +22,30 @@ from vit_jax.models import ViTConfig
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"crop_ratio": 0.0}, "crop_ratio"),
-        ({"crop": Crop.INCEPTION, "area": (0.0, 1.0)}, "area"),
-        ({"crop": Crop.INCEPTION, "area": (0.5, 0.1)}, "area"),
-        ({"crop": Crop.RANDOM_RESIZED, "aspect": (1.0,)}, "aspect"),
-        ({"crop": Crop.CENTER, "area": (0.1, 1.0)}, "draws no box"),
-        ({"degrees": -1.0}, "degrees"),
-        ({"translate": (1.5, 0.0)}, "translate"),
-        ({"scale": (0.0, 1.0)}, "scale"),
-        ({"shear": 90.0}, "shear"),
-        ({"auto_augment": "randaug(0,10)"}, "auto_augment"),
-        ({"color_jitter": -0.1}, "color_jitter"),
-        ({"color_jitter": 1.1}, "color_jitter"),
-        ({"crop": Crop.RANDOM, "pad": -1}, "pad"),
-        ({"crop": Crop.SQUASH_RANDOM, "pad": 4}, "crop is 'random'"),
+        ({"crop_ratio": 0.0}, (RANGE, "transform.crop_ratio")),
+        ({"crop": Crop.INCEPTION, "area": (0.0, 1.0)}, (RANGE, "transform.area")),
+        (
+            {"crop": Crop.INCEPTION, "area": (0.5, 0.1)},
+            ("data.checks.check_transform", "transform.area"),
+        ),
+        ({"crop": Crop.RANDOM_RESIZED, "aspect": (1.0,)}, (RANGE, "transform.aspect")),
+        ({"crop": Crop.CENTER, "area": (0.1, 1.0)}, ("data.checks.check_transform", "")),
+        ({"degrees": -1.0}, (RANGE, "transform.degrees")),
+        ({"translate": (1.5, 0.0)}, (RANGE, "transform.translate")),
+        ({"scale": (0.0, 1.0)}, (RANGE, "transform.scale")),
+        ({"shear": 90.0}, (RANGE, "transform.shear")),
+        (
+            {"auto_augment": "randaug(0,10)"},
+            ("data.augment.randaug.read", "transform.auto_augment"),
+        ),
+        ({"color_jitter": -0.1}, (RANGE, "transform.color_jitter")),
+        ({"color_jitter": 1.1}, (RANGE, "transform.color_jitter")),
+        ({"crop": Crop.RANDOM, "pad": -1}, (RANGE, "transform.pad")),
+        ({"crop": Crop.SQUASH_RANDOM, "pad": 4}, ("data.checks.check_transform", "transform.pad")),
     ],
 )
 def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with refused_as(message) as caught:
         check_transform(TransformConfig(**fields))
     assert "\n" not in str(caught.value)
 

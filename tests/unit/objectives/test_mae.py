@@ -136,6 +136,9 @@ def test_parameters_of_the_base_model() -> None:
         ({"decoder_dim": 30}, {}, "objective.decoder_dim=30"),
         ({"decoder_heads": 5}, {}, "objective.decoder_heads=5 does not divide"),
         ({}, {"fc_norm": True, "pool": "gap"}, "model.fc_norm"),
+        ({}, {"window": 2}, "model.window=2 needs the grid of all patches, and a masked auto"),
+        ({}, {"axial": True}, "model.axial=True needs the grid of all patches, and a masked auto"),
+        ({}, {"patch_drop_rate": 0.5}, "model.patch_drop_rate=0.5 does not go with a masked auto"),
     ],
 )
 def test_refusals(fields: dict, model: dict, named: str) -> None:
@@ -165,3 +168,9 @@ def test_an_encoder_file_loads_in_one_line(tmp_path: Path) -> None:
     save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="holds other positions"):
         load(f"timm:{tmp_path / 'other.safetensors'}", _model())
+
+
+def test_a_model_without_tokens_is_refused() -> None:
+    told = "^a masked autoencoder hides patches of a ViT, not of a Swin; choose a ViT$"
+    with pytest.raises(UserError, match=told):
+        MaeConfig().check(models.variant("swin_t"), DataConfig())

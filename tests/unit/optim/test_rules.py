@@ -12,7 +12,7 @@ from tests.unit.models.tiny import TINY
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Row, describe, make_optimizer
-from vit_jax.optim.rules import make_rules
+from vit_jax.optim.rules import check_width, make_rules
 from vit_jax.settings.durations import Clock
 
 
@@ -176,3 +176,28 @@ def test_describe():
         Row("patch_embed/kernel", "2x2x3x8", "no", "frozen"),
         Row("pos_embed", "1x5x8", "no", "frozen"),
     ]
+
+
+@pytest.mark.parametrize(
+    "settings, told",
+    [
+        (
+            {"name": Optimizer.LAMB},
+            "lamb; choose optim.name from adamw, lion, adafactor, muon, sgd",
+        ),
+        ({"sam_rho": 0.1}, "sharpness-aware minimisation; set optim.sam_rho=0"),
+        (
+            {"name": Optimizer.SGD},
+            "sgd with clipping by the global norm, which grows; set optim.clip_norm=0",
+        ),
+        (
+            {"name": Optimizer.SGD, "clip_norm": 0.0, "coupled_decay": True},
+            "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own",
+        ),
+    ],
+)
+def test_what_does_not_carry_over_to_another_width(settings, told):
+    check_width(OptimConfig())
+    with pytest.raises(UserError) as error:
+        check_width(OptimConfig(**settings))
+    assert str(error.value) == f"model.mup_base_dim has no rule for {told}"

@@ -162,3 +162,8 @@ def test_a_shard_that_a_pattern_names_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"/\{0..2\}.tar names .*/1.tar, which is not there"):
         shards.find(f"{tmp_path}/{{0..2}}.tar", "tar")
     assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")[1].files) == 2
+
+
+def test_a_config_of_a_card_is_for_repositories_alone() -> None:
+    with pytest.raises(UserError, match=r"^tar:x\?config=a: \?config= is for hf: alone; leave it"):
+        shards.find("x?config=a", "tar")

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from vit_jax.devices import hardware
+from vit_jax.errors import UserError
+from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 
 
@@ -61,3 +63,14 @@ def test_flash_attention_is_for_nvidia_from_ampere_on(capability: str, runs: boo
     device = types.SimpleNamespace(platform="gpu", device_kind="", compute_capability=capability)
     assert hardware.of(device).has_cudnn == runs
     assert not hardware.target().has_cudnn
+
+
+def test_what_a_kernel_cannot_compute_is_refused() -> None:
+    check_impl(AttentionImpl.CUDNN, True, 128, 0.0)
+    check_impl(AttentionImpl.XLA, False, 6, 0.5)
+    with pytest.raises(UserError, match=r"^model\.attention=pallas cannot drop weights; set model"):
+        check_impl(AttentionImpl.PALLAS, True, 64, 0.1)
+    for half, width in ((False, 64), (True, 6), (True, 136)):
+        told = rf"attention=cudnn needs model\.dtype=bfloat16 and .* \(dim/num_heads={width}\)"
+        with pytest.raises(UserError, match=told):
+            check_impl(AttentionImpl.CUDNN, half, width, 0.0)

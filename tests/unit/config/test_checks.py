@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of a config that do not go together are refused in one line."""
+
+from typing import Any
+
+import pytest
+
+from vit_jax import models
+from vit_jax.config import checks
+from vit_jax.config.tree import Config
+from vit_jax.data import DataConfig
+from vit_jax.errors import UserError
+from vit_jax.evals import ClassifyEval, LossEval
+from vit_jax.models import ModelConfig
+from vit_jax.objectives import DinoConfig
+
+
+def config(**fields: Any) -> Config:
+    given = {"data": DataConfig(name="digits", batch_size=12), **fields}
+    return Config(**{"model": models.variant("vit_mu16", num_classes=10), **given})
+
+
+@pytest.mark.parametrize(
+    "rule, fields, told",
+    [
+        (
+            checks.average_is_kept,
+            {},
+            "DinoConfig learns from the moving average of its parameters; set ema_decay, such as",
+        ),
+        (
+            checks.steps_divide_the_batch,
+            {"accum_steps": 2},
+            "accum_steps=2 would cut the batch, whose examples DinoConfig compares; set 1, and",
+        ),
+        (
+            checks.evals_fit,
+            {"evals": {"val": LossEval()}},
+            "evals.val is a LossEval, and DinoConfig has no loss of an image by itself; choose KNN",
+        ),
+        (
+            checks.evals_fit,
+            {"evals": {"A": ClassifyEval()}},
+            "evals.A: use a-z, 0-9 and _, and neither 'train' nor 'perf'$",
+        ),
+    ],
+)
+def test_what_an_objective_cannot_have(rule: Any, fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=f"^{told}"):
+        rule(config(objective=DinoConfig(), **fields))
+
+
+def test_a_batch_that_devices_cannot_split_is_told_the_nearest() -> None:
+    checks.check_batch(config(), 4)
+    told = r"^data\.batch_size=12 cannot be split over 8 devices x accum_steps=1; the nearest that"
+    with pytest.raises(UserError, match=rf"{told} can is 16, and this one can over 6$"):
+        checks.check_batch(config(), 8)
+
+
+def test_a_tensor_axis_divides_the_heads_of_every_stage() -> None:
+    swin: ModelConfig = models.variant("swin_t", num_heads=(2, 3, 4, 6))
+    cfg = config(model=swin)
+    checks.check_batch(cfg, 1)
+    cfg.mesh.tensor = 2
+    told = r"^mesh\.tensor=2 must divide model\.num_heads=\(2, 3, 4, 6\)$"
+    with pytest.raises(UserError, match=told):
+        checks.check_batch(cfg, 1)
+
+
+def test_a_head_has_the_classes_of_the_data() -> None:
+    checks.check_classes(config(), 10)
+    told = r"^model\.num_classes=10, but digits has 3 classes; set model\.num_classes=3$"
+    with pytest.raises(UserError, match=told):
+        checks.check_classes(config(), 3)
