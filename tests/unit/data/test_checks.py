@@ -42,7 +42,7 @@ def test_an_evaluation_draws_nothing() -> None:
 def test_repeated_images_are_not_mixed_with_themselves() -> None:
     cfg = DataConfig(repeats=2)
     cfg.mix.mixup_alpha, cfg.mix.partner = 0.8, Partner.PREVIOUS
-    with pytest.raises(UserError, match="would mix copies"):
+    with pytest.raises(UserError, match=r"would mix copies; set data\.mix\.partner=reversed$"):
         checks.check(cfg)
     cfg.mix.partner = Partner.REVERSED
     checks.check(cfg)
@@ -51,7 +51,7 @@ def test_repeated_images_are_not_mixed_with_themselves() -> None:
 def test_padding_is_below_the_short_side_of_the_resized_image() -> None:
     cfg = TransformConfig(crop=Crop.RANDOM, pad=31, crop_ratio=1.0)
     checks.check_pad(cfg, (32, 64))
-    with pytest.raises(UserError, match=r"pad=31 must be below 24"):
+    with pytest.raises(UserError, match=r"^transform\.pad=31 must be below 24, the short side"):
         checks.check_pad(cfg, (24, 64))
 
 

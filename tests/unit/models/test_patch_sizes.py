@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax import models, trees
 from vit_jax.cost.flops import forward_flops
 from vit_jax.errors import UserError
@@ -86,5 +87,5 @@ def test_refusals(fields: dict[str, Any], message: str) -> None:
 
 
 def test_a_hybrid_has_one_size() -> None:
-    with pytest.raises(UserError, match="base_patch, base_grid and drawn_patches are a plain ViT"):
+    with refused_by("models.families.hybrid.validate", "model.base_patch"):
         models.create(models.variant("r_vit_ti16", base_patch=(2,), base_grid=(4,)))
