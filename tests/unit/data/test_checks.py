@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax.data import checks
 from vit_jax.data.config import Crop, DataConfig, Partner, TransformConfig
 from vit_jax.errors import UserError
@@ -31,7 +32,8 @@ def test_what_the_crop_never_reads_is_refused() -> None:
 
 
 def test_a_wrong_policy_is_named_with_its_field() -> None:
-    assert _refused({"auto_augment": "nonsense"}).startswith("t.auto_augment")
+    with refused_by("data.augment.parse", "t.auto_augment"):
+        checks.check_transform(TransformConfig(auto_augment="nonsense"), "t")
 
 
 def test_an_evaluation_draws_nothing() -> None:

@@ -59,7 +59,10 @@ def small(**fields: Any) -> ConViTConfig:
         ({"local_up_to_layer": -1}, (RANGE, "model.local_up_to_layer")),
         ({"drop_path_rate": 1.0}, (RANGE, "model.drop_path_rate")),
         ({"dropout_rate": -0.1}, (RANGE, "model.dropout_rate")),
-        ({"attention": AttentionImpl.CUDNN}, "attention=cudnn needs model.dtype=bfloat16"),
+        (
+            {"attention": AttentionImpl.CUDNN},
+            ("models.layers.attention.check_impl", "model.attention"),
+        ),
     ],
 )
 def test_impossible_configs_are_named(fields: dict, message: Told) -> None:
