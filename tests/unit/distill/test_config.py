@@ -63,6 +63,14 @@ def test_logits_of_mixed_images_are_not_cached() -> None:
     check_unmixed(DataConfig())
     with pytest.raises(UserError, match=r"set data\.mix\.mixup_alpha=0 and data\.erasing_prob=0$"):
         check_unmixed(DataConfig(mix=MixConfig(mixup_alpha=0.2), erasing_prob=0.25))
+    for fields, setting in (
+        ({"mix": MixConfig(mixup_alpha=0.1)}, "data.mix.mixup_alpha"),
+        ({"mix": MixConfig(cutmix_alpha=0.1)}, "data.mix.cutmix_alpha"),
+        ({"erasing_prob": 0.1}, "data.erasing_prob"),
+    ):
+        end = rf"not mixed and not erased: set {setting}=0, or objective\.distill\.cache=''$"
+        with pytest.raises(UserError, match=end):
+            check(teacher(cache="x"), STUDENT, DataConfig(**fields))
 
 
 def test_a_class_head_must_learn() -> None:

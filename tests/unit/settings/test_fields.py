@@ -196,6 +196,11 @@ def test_a_pattern_that_is_no_regex_is_refused_by_its_field() -> None:
         fields.regex("optim.decay", "(")
 
 
+def test_a_config_of_no_class_is_told_one() -> None:
+    with pytest.raises(UserError, match=r"^x=None .* must be an Inner, such as Inner\(\)$"):
+        fields.conformed(Inner, "x", None, Inner)
+
+
 def test_a_text_is_told_with_what_it_may_be() -> None:
     with pytest.raises(UserError, match=r"^x=5 \(int\) must be a string, such as '90 epochs'$"):
         fields.conformed(str, "x", 5, "90 epochs")
