@@ -9,7 +9,7 @@ import pytest
 
 from vit_jax.devices import hardware
 from vit_jax.errors import UserError
-from vit_jax.models.layers.attention import AttentionImpl, check_impl
+from vit_jax.models.layers.attention import AttentionImpl, check_impl, check_target
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 
 
@@ -74,3 +74,16 @@ def test_what_a_kernel_cannot_compute_is_refused() -> None:
         told = rf"attention=cudnn needs model\.dtype=bfloat16 and .* \(dim/num_heads={width}\)"
         with pytest.raises(UserError, match=told):
             check_impl(AttentionImpl.CUDNN, half, width, 0.0)
+
+
+def test_training_on_hardware_without_the_kernel_is_refused() -> None:
+    h100 = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
+    check_target(AttentionImpl.AUTO)
+    with hardware.tracing_for(h100):
+        check_target(AttentionImpl.CUDNN)
+        told = "^model.attention=pallas needs a TPU, not NVIDIA H100 80GB HBM3; choose auto$"
+        with pytest.raises(UserError, match=told):
+            check_target(AttentionImpl.PALLAS)
+    told = "^model.attention=cudnn needs an NVIDIA GPU from Ampere on, not cpu; choose auto$"
+    with hardware.tracing_for(hardware.Target("cpu")), pytest.raises(UserError, match=told):
+        check_target(AttentionImpl.CUDNN)
