@@ -12,7 +12,9 @@ from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, LossEval
 from vit_jax.models import ModelConfig
-from vit_jax.objectives import DinoConfig
+from vit_jax.models.lora import LoraConfig
+from vit_jax.objectives import DinoConfig, MaeConfig
+from vit_jax.weights.config import InitConfig
 
 
 def config(**fields: Any) -> Config:
@@ -72,3 +74,32 @@ def test_a_head_has_the_classes_of_the_data() -> None:
     told = r"^model\.num_classes=10, but digits has 3 classes; set model\.num_classes=3$"
     with pytest.raises(UserError, match=told):
         checks.check_classes(config(), 3)
+
+
+def test_a_head_that_nothing_trains_is_refused() -> None:
+    told = r"^DinoConfig trains no head; set model\.num_classes=0, not 10$"
+    with pytest.raises(UserError, match=told):
+        checks.head_is_trained(config(objective=DinoConfig()))
+
+
+def test_patches_of_several_sizes_are_for_objectives_that_take_them() -> None:
+    cfg = config(model=models.variant("flexivit_s", drawn_patches=(48, 30)), objective=MaeConfig())
+    with pytest.raises(UserError, match=r"^MaeConfig has patches of one size; set model\.drawn_"):
+        checks.patches_fit(cfg)
+
+
+def test_low_rank_changes_need_a_base_and_labels() -> None:
+    lora, weights = LoraConfig(pattern="qkv"), InitConfig(weights="npz:x")
+    checks.lora_fits(config(lora=lora, init=weights))
+    cases = (
+        ({}, "frozen weights to change; set init.weights"),
+        ({"mup_base_dim": 96}, "a rule for model.mup_base_dim; set 0"),
+        ({"objective": MaeConfig()}, "classes to learn by MaeConfig"),
+    )
+    for fields, told in cases:
+        cfg = config(lora=lora)
+        for name, value in fields.items():
+            setattr(cfg.model if name == "mup_base_dim" else cfg, name, value)
+        cfg.init = weights if fields else InitConfig()
+        with pytest.raises(UserError, match=f"^lora.pattern='qkv' lacks {told}$"):
+            checks.lora_fits(cfg)

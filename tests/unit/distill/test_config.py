@@ -78,3 +78,9 @@ def test_a_class_head_must_learn() -> None:
     check(teacher(), student, DataConfig())
     with pytest.raises(UserError, match=r"^objective\.distill\.alpha=1 would never train the cla"):
         check(teacher(alpha=1.0), student, DataConfig())
+
+
+def test_a_teacher_of_several_sizes_of_patches_has_the_students() -> None:
+    drawn = models.variant("flexivit_s", num_classes=7, drawn_patches=(48, 30))
+    with pytest.raises(UserError, match=r"teacher\.drawn_patches=.* must be the student's, and"):
+        check(teacher(teacher=drawn), STUDENT, DataConfig())
