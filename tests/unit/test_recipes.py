@@ -13,11 +13,13 @@ from vit_jax.config.tree import Config, fitted
 from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.distill import Distillation
+from vit_jax.errors import UserError
 from vit_jax.evals import KNNEval
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import DistillConfig
 from vit_jax.optim import Schedule
+from vit_jax.recipes import choose
 from vit_jax.weights.resize import ResizeRule
 
 # Length in epochs (or, with s, steps), batch, optimizer, peak and last lr, weight decay (times lr;
@@ -551,3 +553,9 @@ def test_own_images_are_probed_where_they_have_labels() -> None:
     asked = KNNEval(split="val")  # by the user: it is refused, not left out
     config = dataclasses.replace(get("unlabelled_folder:mae"), evals={"knn": asked})
     assert list(fitted(config, 60, 0).evals) == ["knn"]
+
+
+def test_an_unknown_choice_is_told_all_of_them() -> None:
+    assert choose("run", "b", ["a", "b"]) == "b"
+    with pytest.raises(UserError, match=r"^unknown run 'c'; valid: a, b$"):
+        choose("run", "c", ["a", "b"])

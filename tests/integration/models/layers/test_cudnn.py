@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from tests.unit.models.layers.test_cudnn import H100, value_and_gradients
 from tests.unit.test_configs import RUNS, load
 from vit_jax import models
 from vit_jax.cost import topology
 from vit_jax.devices import hardware
-from vit_jax.errors import UserError
 from vit_jax.models import CaiTConfig, ConViTConfig, DType, HybridConfig, SwinConfig, ViTConfig
 from vit_jax.models.layers import attention
 from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
@@ -141,5 +141,5 @@ def test_elsewhere_xla_attends_and_training_is_refused_in_one_line(target: hardw
     q = jnp.ones((1, 1, 2, 8), jnp.bfloat16)
     with hardware.tracing_for(target):
         np.testing.assert_array_equal(attend(q, q, q, impl=AttentionImpl.CUDNN), q)
-        with pytest.raises(UserError, match=r"attention=cudnn needs an NVIDIA GPU.*choose auto"):
+        with refused_by("models.layers.attention.check_target", "model.attention"):
             check_target(AttentionImpl.CUDNN)
