@@ -34,8 +34,8 @@ def test_the_confusion_in_a_run_is_of_its_best_step(tmp_path: Path, monkeypatch,
     assert reader.find(run, "").step == 3  # as weights the run is this step; the last is 6
     assert "(val/, test/) are of step 3 too" in capsys.readouterr().out
     ends = {title.partition(", ")[2] for title in titles}
-    assert ends == {"step 6, the last", "step 3, best by val/top1"}
-    assert all(title.endswith("best by val/top1") for title in titles[-2:])
+    assert ends == {"step 6, the last", "step 3, best by val/loss"}
+    assert all(title.endswith("best by val/loss") for title in titles[-2:])
     trained = load(str(run))
     measuring = evaluate.Measuring(
         trained, evaluate.open_target(trained, split="test"), make_mesh(MeshConfig(data=1))
