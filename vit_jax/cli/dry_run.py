@@ -30,9 +30,9 @@ _LARGE = 2**20  # bytes of a parameter
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """Return the report, and what keeps the run from starting here or None.
 
-    That is a missing prepared dataset, or weights to start from or of a teacher: missing, or none that fit;
-    or a kernel of attention that this machine does not have. A mesh whose sizes are all given is
-    planned for that many devices, though they are not here.
+    That is a missing prepared dataset, or weights to start from or of a teacher: missing, or none
+    that fit; or a kernel of attention that this machine does not have. A mesh whose sizes are all
+    given is planned for that many devices, though they are not here.
 
     Raises UserError: settings that do not go together, or images of one's own that are not there.
     """
@@ -64,7 +64,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:
         source = build_lib.open_train(cfg)
-        cfg = config_lib.fitted(cfg, len(source), source.num_classes)
+        cfg = build_lib.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
         build_lib.open_evals(cfg, source)
         num_examples = len(source)
     except UserError as error:

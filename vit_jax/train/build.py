@@ -214,6 +214,23 @@ def open_train(cfg: Config) -> data.Source:
     return source
 
 
+def where_labelled(cfg: Config) -> Config:
+    """Leave out the probes that ask for it (`ProbeEval`) and have a split without any label.
+
+    Says so in a line. Raises UserError: no such dataset or split.
+    """
+    kept = dict(cfg.evals)
+    for name, each in cfg.evals.items():
+        if not getattr(each, "where_labelled", False):
+            continue
+        for source in evals.open_splits(each, cfg.data, f"evals.{name}").values():
+            if source.labels is not None and not (np.asarray(source.labels) >= 0).any():
+                if jax.process_index() == 0:
+                    print(f"evals.{name} is left out: {source.name} has no labels", flush=True)
+                kept.pop(name, None)
+    return cfg if len(kept) == len(cfg.evals) else dataclasses.replace(cfg, evals=kept)
+
+
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
     """Open the splits of every evaluation, as `EvalConfig.splits` names them.
 
