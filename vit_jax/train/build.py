@@ -215,20 +215,17 @@ def open_train(cfg: Config) -> data.Source:
 
 
 def where_labelled(cfg: Config) -> Config:
-    """Leave out the probes that ask for it (`ProbeEval`) and have a split without any label.
-
-    Says so in a line. Raises UserError: no such dataset or split.
-    """
-    kept = dict(cfg.evals)
+    """Leave out, with a line, the probes that ask for it and have a split without labels."""
+    found = {}
     for name, each in cfg.evals.items():
-        if not getattr(each, "where_labelled", False):
-            continue
-        for source in evals.open_splits(each, cfg.data, f"evals.{name}").values():
-            if source.labels is not None and not (np.asarray(source.labels) >= 0).any():
-                if jax.process_index() == 0:
-                    print(f"evals.{name} is left out: {source.name} has no labels", flush=True)
-                kept.pop(name, None)
-    return cfg if len(kept) == len(cfg.evals) else dataclasses.replace(cfg, evals=kept)
+        asks = getattr(each, "where_labelled", False)
+        splits = evals.open_splits(each, cfg.data, f"evals.{name}") if asks else {}
+        known = {x.name: x.labels for x in splits.values() if x.labels is not None}
+        without = [x for x, labels in known.items() if np.max(labels, initial=-1) < 0]
+        if without and jax.process_index() == 0:
+            print(f"evals.{name} is left out: {without[0]} has no labels", flush=True)
+        found |= {} if without else {name: each}
+    return dataclasses.replace(cfg, evals=found) if len(found) < len(cfg.evals) else cfg
 
 
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
