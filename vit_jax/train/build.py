@@ -214,6 +214,20 @@ def open_train(cfg: Config) -> data.Source:
     return source
 
 
+def where_labelled(cfg: Config) -> Config:
+    """Leave out, with a line, the probes that ask for it and have a split without labels."""
+    found = {}
+    for name, each in cfg.evals.items():
+        asks = getattr(each, "where_labelled", False)
+        splits = evals.open_splits(each, cfg.data, f"evals.{name}") if asks else {}
+        known = {x.name: x.labels for x in splits.values() if x.labels is not None}
+        without = [x for x, labels in known.items() if np.max(labels, initial=-1) < 0]
+        if without and jax.process_index() == 0:
+            print(f"evals.{name} is left out: {without[0]} has no labels", flush=True)
+        found |= {} if without else {name: each}
+    return dataclasses.replace(cfg, evals=found) if len(found) < len(cfg.evals) else cfg
+
+
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
     """Open the splits of every evaluation, as `EvalConfig.splits` names them.
 

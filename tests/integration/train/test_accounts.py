@@ -149,6 +149,20 @@ def test_without_a_split_to_evaluate_on(tmp_path: Path, capsys: pytest.CaptureFi
         assert said == warns
 
 
+def test_a_probe_is_left_out_where_a_split_has_no_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    write_images(root, *(f"train/{i}.png" for i in range(12)))
+    write_images(root, *(f"val/{c}/{i}.png" for c in "ab" for i in range(4)))
+    words = ["vit_jax train", "--config=unlabelled_folder:mae_small", "--dry_run"]
+    status = main([*words, f"--config.data.name={root}"])
+    told = capsys.readouterr()
+    assert status == 0, told.err
+    assert f"evals.knn is left out: {root}[train] has no labels\n" in told.out
+    assert "evaluations: val every" in told.out
+
+
 def test_images_alone_do_for_what_reads_no_label(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
