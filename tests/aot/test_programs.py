@@ -24,10 +24,14 @@ VITS = [
     ("h100:8", (1, 8, 1)),
     ("h100:8x8", (8, 4, 2)),
 ]
+# One compiler each: what an axis divides and what is in bfloat16 is decided in the program that
+# both are given, and what they make of one is seen at the ViT's. By h100 ConViT attends as a ViT.
 FAMILIES = [
-    (family, hardware)
-    for family in ("swin", "convit", "cait", "regnet", "mixer")
-    for hardware in ("v5e:4x4", "h100:8")
+    ("swin", "h100:8"),
+    ("convit", "h100:8"),
+    ("cait", "v5e:4x4"),
+    ("regnet", "h100:8"),
+    ("mixer", "v5e:4x4"),
 ]
 
 
