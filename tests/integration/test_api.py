@@ -319,7 +319,6 @@ def test_a_run_by_name_trains_in_a_thread_and_beside_an_event_loop(
 def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     text = (ROOT / "docs" / "python.md").read_text()
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):

@@ -20,6 +20,7 @@ TINY = (
     *("--config.model.patch=4", "--config.model.dim=8", "--config.model.depth=1"),
     *("--config.model.num_heads=1", "--config.model.mlp_dim=8", "--config.log.tensorboard=false"),
     *("--config.data.transform=resize", "--config.duration=4 steps"),
+    "--config.mesh.data=1",
     *(
         "--config.checkpoint.keep=3",
         "--config.checkpoint.every=2 steps",

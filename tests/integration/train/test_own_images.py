@@ -23,7 +23,7 @@ from vit_jax.train.report.writers import read_jsonl
 
 SMALL = (
     *("--config.model=vit_mu16", "--config.model.image_size=16", "--config.model.patch=4"),
-    *("--config.log.tensorboard=false", "--config.data.transform=resize"),
+    *("--config.log.tensorboard=false", "--config.data.transform=resize", "--config.mesh.data=1"),
 )
 
 

@@ -42,7 +42,10 @@ SHALLOW: dict[type, dict[str, Any]] = {
 
 
 def shapes() -> set[Any]:
-    """Return every config's model that attends, cut; those that attend alike are one."""
+    """Return every config's model that attends, cut; those that attend alike are one.
+
+    How many heads there are is of no matter to the kernel, but how wide one is.
+    """
     found = set()
     for path, arg in RUNS:
         cfg = load(path, arg).model
@@ -57,6 +60,12 @@ def shapes() -> set[Any]:
         }
         if isinstance(cfg, SwinConfig):  # the second block of a stage shifts its windows
             fields["depths"] = (2,) + (1,) * (len(cfg.depths) - 1)
+            fields["dim"] = cfg.dim // cfg.num_heads[0]
+            fields["num_heads"] = tuple(heads // cfg.num_heads[0] for heads in cfg.num_heads)
+        else:
+            fields["num_heads"] = 4
+            if "dim" in fields:  # ConViT has a field of the width of a head
+                fields["dim"] = 4 * cfg.dim // cfg.num_heads
         if isinstance(cfg, HybridConfig):  # a stem alone shrinks the image by 4, a stage by 2 more
             fields["patch"] = tuple(
                 s * 2 ** max(len(cfg.backbone_depths) - 1, 0) for s in cfg.patch
