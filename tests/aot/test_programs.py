@@ -24,8 +24,8 @@ VITS = [
     ("2xv5e:4x4", (4, 8, 1)),
     ("h100:8x8", (8, 4, 2)),
 ]
-# One compiler each: what an axis divides and what is in bfloat16 is decided in the program that
-# both are given, and what they make of one is seen at the ViT's. By h100 ConViT attends as a ViT.
+# One compiler each: the program that both compilers get says what an axis divides and what is
+# bfloat16; what each makes of such a program the ViT's cases show.
 FAMILIES = [
     ("swin", "h100:8"),
     ("convit", "h100:8"),

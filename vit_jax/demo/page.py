@@ -102,13 +102,16 @@ def _enlarge(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
 
 
 def title(trained: Trained) -> str:
-    """Say what the model is: its variant, or else its family, and the step of a run."""
+    """Return the page's title: the variant, or the family of a model that is none; a run's step."""
     name = _variant(trained.model) or _family(trained)
     return name if trained.step is None else f"{name} · step {trained.step:,}"
 
 
 def _variant(cfg: models.ModelConfig) -> str:
-    """Name the variant whose layers these are, whatever its images, head and rates; "" if none."""
+    """Return the named variant that has these layers; "" if there is none.
+
+    Fields that all families have (images, classes, dtype) and rates of dropout may differ.
+    """
     ours = {each.name for each in dataclasses.fields(cfg) if not each.name.endswith("_rate")}
     ours -= {each.name for each in dataclasses.fields(models.ModelConfig)}
     for name, known in models.family(cfg).variants.items():

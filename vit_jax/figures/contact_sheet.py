@@ -103,7 +103,7 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
             left = _MARGIN + i * step + (side - picture.width) // 2
             right, bottom = left + picture.width, top + picture.height
             edge = left - 2, top - 2, right + 1, bottom + 1
-            draw.rectangle(edge, outline=_FRAME, width=2)  # of a white one
+            draw.rectangle(edge, outline=_FRAME, width=2)  # else a white picture would have none
             sheet.paste(picture, (left, top))
             write(text, left, top + height + 2)
         top += height + space
@@ -127,10 +127,10 @@ def _font(drawn: frozenset[str]) -> Font:
 def _fit(image: np.ndarray, side: int) -> Image.Image:
     picture = Image.fromarray(image if image.shape[2] == 3 else image[..., 0]).convert("RGB")
     times = side // max(picture.size)
-    times = times if times > 1 else 0
-    scale = times or side / max(picture.size)
+    is_small = times > 1
+    scale = times if is_small else side / max(picture.size)
     size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
-    return picture.resize(size, Image.Resampling.NEAREST if times else Image.Resampling.LANCZOS)
+    return picture.resize(size, Image.Resampling.NEAREST if is_small else Image.Resampling.LANCZOS)
 
 
 def _wrap(text: str, width: int, font: Font) -> list[str]:

@@ -216,15 +216,16 @@ def open_train(cfg: Config) -> data.Source:
 
 def where_labelled(cfg: Config) -> Config:
     """Leave out, with a line, the probes that ask for it and have a split without labels."""
-    found = {}
+    found = dict(cfg.evals)
     for name, each in cfg.evals.items():
-        asks = getattr(each, "where_labelled", False)
-        splits = evals.open_splits(each, cfg.data, f"evals.{name}") if asks else {}
-        known = {x.name: x.labels for x in splits.values() if x.labels is not None}
-        without = [x for x, labels in known.items() if np.max(labels, initial=-1) < 0]
-        if without and jax.process_index() == 0:
-            print(f"evals.{name} is left out: {without[0]} has no labels", flush=True)
-        found |= {} if without else {name: each}
+        if not getattr(each, "where_labelled", False):
+            continue
+        for source in evals.open_splits(each, cfg.data, f"evals.{name}").values():
+            if source.labels is not None and np.max(source.labels, initial=-1) < 0:
+                del found[name]
+                if jax.process_index() == 0:
+                    print(f"evals.{name} is left out: {source.name} has no labels", flush=True)
+                break
     return dataclasses.replace(cfg, evals=found) if len(found) < len(cfg.evals) else cfg
 
 

@@ -21,7 +21,7 @@ from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 _SIDE = 320  # to which small images are enlarged before a map lies over them
 _LAYERS, _HEADS, _CLASSES = 4, 6, 3
 _EDGE = (0, 220, 255)
-_LEGEND = np.full((_SIDE // 8, _SIDE, 3), 128, np.uint8)  # an image under all values
+_LEGEND = np.full((_SIDE // 8, _SIDE, 3), 128, np.uint8)  # a grey image, for the colours to lie on
 
 
 class Choice(NamedTuple):
