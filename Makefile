@@ -27,9 +27,10 @@ FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock 
 test: $(VENV)/installed-dev
 	$(PLAIN) -n 2 --dist worksteal $(FIRST)
 
-# And everything else: what compiles models, kills runs, executes the documents, compares with others.
+# And everything else: what compiles models, kills runs, executes the documents, compares with others. The
+# shapes of annotated arrays, which the tests before have checked of every family, are not checked again.
 test-all: test
-	$(RUN) -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(FIRST))
+	$(RUN) -m pytest -n 2 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
 
 # The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.

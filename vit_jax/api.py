@@ -345,8 +345,10 @@ def create_model(
     ref = reference(str(weights)) if weights else ""
     trained = _described(ref, cfg, about)
     found = _read(trained, anew=num_classes is not None) if ref else {}
-    rest = {name for name, _ in trees.named_leaves(models.abstract(cfg)) if name not in found}
-    has_head = bool(cfg.num_classes) and (not rest or num_classes is not None or not ref)
+    rest = None  # all
+    if ref:
+        rest = {name for name, _ in trees.named_leaves(models.abstract(cfg)) if name not in found}
+    has_head = bool(cfg.num_classes) and (not rest or num_classes is not None)
     variables = trees.nest({**found, **initial(cfg, rest, jax.random.key(seed))})
     return Model(dataclasses.replace(trained, variables=variables, has_head=has_head))
 

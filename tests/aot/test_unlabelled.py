@@ -23,9 +23,12 @@ OBJECTIVES: dict[str, ObjectiveConfig] = {
 }
 
 
+# One compiler each: the division is in the program that both are given.
 @pytest.mark.slow
-@pytest.mark.parametrize("hardware, shape", [("v5e:2x4", (2, 2, 2)), ("h100:8", (1, 8, 1))])
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(
+    "objective, hardware, shape",
+    [("mae", "h100:8", (1, 8, 1)), ("dinov2", "v5e:2x4", (2, 2, 2))],
+)
 def test_it_compiles_with_its_heads_divided(
     objective: str, hardware: str, shape: tuple[int, int, int]
 ) -> None:

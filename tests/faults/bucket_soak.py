@@ -58,17 +58,17 @@ class Soak:
             return subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=log, stderr=log)
 
     def disturb(self, rng: random.Random, number: int, lines: int) -> bool:
-        """Start the run and kill it, every third time after some seconds, else after so many
+        """Start the run and kill it, every second time after some seconds, else after so many
         lines at most.
 
         Returns whether it had finished before.
         """
-        until = self._said() + (0 if number % 3 == 2 else rng.randint(1, lines))
+        until = self._said() + (0 if number % 2 else rng.randint(1, lines))
         process = self.start(f"gs://{NAME}")
         while process.poll() is None and self._said() < until:
             time.sleep(0.05)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(rng.uniform(0.0, 6.0 if number % 3 == 2 else 0.5))
+            process.wait(rng.uniform(0.0, 6.0 if number % 2 else 0.5))
             assert process.returncode == 0, self.log.read_text()[-4000:]
             return True
         kind = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])

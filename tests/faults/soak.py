@@ -48,6 +48,7 @@ ARGS = (
     "--config.log.every=10 steps",
     "--config.log.tensorboard=false",
     "--config.evals.val.every=500 steps",
+    "--config.evals.test.report=false",
 )
 FAULTS = (
     "SIGKILL",

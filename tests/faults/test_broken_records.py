@@ -11,6 +11,7 @@ from array_record.python import array_record_module
 from sklearn.datasets import load_sample_image
 from tensorflow_datasets.proto import tf_example_pb2
 
+from tests.refusals import refused_by
 from tests.unit.data.sources.test_records import Tagged
 from vit_jax.data import (
     Crop,
@@ -121,8 +122,9 @@ def test_a_worker_process_says_the_same(digits, tmp_path):
     for here, there in zip(one_epoch(root, 1), one_epoch(root, 1, num_workers=2), strict=True):
         for key in here:
             np.testing.assert_array_equal(here[key], there[key])
-    with pytest.raises(DataError, match=r"record 7: cannot read the dataset") as caught:
+    with refused_by("data.sources.records.TfdsSource.read", kind=DataError) as caught:
         one_epoch(root, num_workers=1)
+    assert "record 7" in str(caught.value)
     assert caught.value.status == 65
 
 
@@ -133,8 +135,9 @@ def test_an_evaluation_takes_unlabelled_records_but_no_impossible_label(digits, 
         batches = eval_batches(source, one_view(PLAIN, (8, 8), 1), batch_size=40)
         with batches:
             if ends:
-                with pytest.raises(DataError, match="record 7: the label is 10"):
+                with refused_by("data.sources.records.TfdsSource.read", kind=DataError) as caught:
                     next(batches)
+                assert "record 7: the label is 10" in str(caught.value)
             else:
                 assert next(batches)["label"][BAD] == -1
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bucket import Bucket
 from tests.faults import bucket_soak
-from tests.integration.train.test_processes import start
+from tests.integration.train.test_processes import NO_REPORT, start
 from vit_jax.checkpoints import reader
 from vit_jax.train.report.writers import read_jsonl
 
@@ -22,14 +22,15 @@ PAIR = (
     "--config.checkpoint.every=20 steps",
     "--config.checkpoint.keep_best=0",
     "--config.evals.val.every=60 steps",
+    NO_REPORT,
 )
 
 
 @pytest.mark.slow
 def test_a_run_killed_in_a_bad_bucket_ends_with_the_same_bits(tmp_path: Path) -> None:
     # The reads of data wait a second or more for each request that fails.
-    done = bucket_soak.soak(tmp_path, kills=3, steps=300, seed=4, share=0.3)
-    assert re.search(r"equal to the bit; SIGKILL [1-3], ", done), done
+    done = bucket_soak.soak(tmp_path, kills=2, steps=200, seed=53, share=0.3)
+    assert re.search(r"equal to the bit; SIGKILL 1, SIGTERM 1, new host 1,", done), done
 
 
 def _pair(name: str, cache: Path, bucket: Bucket) -> list[subprocess.Popen]:

@@ -15,7 +15,7 @@ from tests.faults import painted
 from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 20  # a worker takes some to start
+SECONDS = 12  # a worker takes some to start
 # Longer than is allowed in all: a compilation, and an evaluation whose batches each take less.
 SLOW = """
 import time

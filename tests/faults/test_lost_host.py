@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.train.test_layouts import by_hand
-from tests.integration.train.test_processes import ARGS, ROOT, start
+from tests.integration.train.test_processes import ARGS, CONFIG, ROOT
+from tests.integration.train.test_resume import finish
 from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.process.startup import HEARTBEAT_TIMEOUT
 from vit_jax.train.report.writers import read_jsonl
@@ -31,15 +32,13 @@ LOST = (INTERRUPTED, -signal.SIGABRT)
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    process = start(workdir, 1, *RUN)
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == 0, output
+    finish(workdir, run=(f"--config={ROOT}/{CONFIG}", *ARGS[1:], *RUN))
     return workdir
 
 
 def cluster(count: int, module: tuple[str, ...], workdir: Path, *args: str) -> list:
     command = [sys.executable, *module, f"--workdir={workdir}", *ARGS, *RUN, *args]
-    shared = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "SLOW": "1"}
+    shared = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "SLOW": "0.5"}
     return [
         subprocess.Popen(
             command,

@@ -64,7 +64,7 @@ def test_parameters_that_overflow_are_not_saved(tmp_path: Path) -> None:
         paint(tmp_path / "train" / name, [128])
     cfg = get_config(str(tmp_path))
     cfg = dataclasses.replace(cfg, optim=OptimConfig(lr=1e39))  # infinite in float32
-    with pytest.raises(NonFinite, match="no checkpoint is made of them") as error:
+    with refused_by("checkpoints.manifest.describe", kind=NonFinite) as error:
         fit(cfg, tmp_path / "run")
     assert error.value.status == 70
     assert not list((tmp_path / "run" / "checkpoints").iterdir())

@@ -36,7 +36,6 @@ ELSEWHERE = {
     "cost/topology.py": "tests/aot/test_cost.py",
     # Parts of one thing, which is tested as a whole.
     "sweeps/scaling/fitting.py": "tests/integration/sweeps/scaling/test_power_law.py",
-    "config/checks.py": "tests/integration/test_config_types.py",
     "config/tree.py": "tests/integration/test_config_types.py",
     "devices/hosts.py": "tests/faults/test_peers.py",
     "train/beside.py": "tests/integration/test_configs.py",

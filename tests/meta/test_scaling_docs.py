@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sweeps import files
+from vit_jax.__main__ import main
 
 PAGE = (files.ROOT / "docs" / "scaling.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -43,6 +44,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def call(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """Call `vit_jax ...` in this process; returns what it and its runs printed."""
+    capfd.readouterr()
+    status = main(["vit_jax", *words])
+    out, err = capfd.readouterr()
+    assert status == 0, f"{words}: {out}{err}"
+    return out, err
+
+
 def run(command: list[str], place: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
@@ -55,23 +65,22 @@ def run(command: list[str], place: Path, **env: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.slow
-def test_the_pages_commands_run_in_their_order(place: Path) -> None:
+def test_the_pages_commands_run_in_their_order(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # of the sweeps' runs
+    monkeypatch.setenv("PYTHONPATH", str(files.ROOT))
     for command in COMMANDS:
         assert command[0] == "vit_jax"
-        words = [sys.executable, "-m", *command]
-        if ">" in words:
-            words = words[: words.index(">")]
-        done = run(words, place)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        words = command[1 : command.index(">")] if ">" in command else command[1:]
+        _, err = call(words, capfd)
         if "scaling_imagenet.py" in " ".join(words):
             (told,) = re.findall(r"^```text\n\.\.\.\n(.*runs, .*device-hours.*)\n```$", PAGE, re.M)
-            assert told == done.stderr.strip()
+            assert told == err.strip()
     for name in ("runs/scaling", "runs/search"):
         assert (place / name / "report.html").exists()
-    assert (
-        "2 finished"
-        in run([sys.executable, "-m", "vit_jax", "sweep", "status", "runs/search"], place).stdout
-    )
+    assert "2 finished" in call(["sweep", "status", "runs/search"], capfd)[0]
 
     # What the cluster's scripts start, where all has finished: nothing is left to do.
     script = re.search(r"<!-- sbatch -->\n\n```shell\n(.*?)```", PAGE, re.DOTALL)[1]

@@ -25,6 +25,18 @@ from vit_jax.cli.models import main as list_models
 
 ROOT = Path(__file__).parents[2]
 WAIT = 30  # seconds, for a machine that is busy
+# To trace every named model takes most of a minute; these show that the table's sizes are traced.
+SIZED = ("vit_ti16", "swin_t", "mixer_s32", "resnet50")
+BUILD = f"""
+from mkdocs.__main__ import cli
+from vit_jax.models import VARIANTS
+from website import models
+
+traced = {{name: models.traced(VARIANTS[name]) for name in {SIZED}}}
+others = {{name: (number**2, 0) for number, name in enumerate(reversed(VARIANTS))}}
+models._kept_sizes = lambda: others | traced
+cli(prog_name="mkdocs")
+"""
 
 for package in ("mkdocs", "material", "mkdocstrings", "griffe"):
     pytest.importorskip(package, reason="no site builder: make .venv/installed-docs")
@@ -35,9 +47,12 @@ from website import models as models_page  # noqa: E402
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site as `make docs` does: links, anchors and names that lead nowhere are errors."""
+    """Build the site as `make docs` does: links, anchors and names that lead nowhere are errors.
+
+    The sizes of all but a few models are made up.
+    """
     place = tmp_path_factory.mktemp("site") / "site"
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
+    words = [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", str(place)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "JAX_NUM_CPU_DEVICES": "1"}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -118,9 +133,9 @@ def test_every_model_is_in_the_table(site: Path, capsys: pytest.CaptureFixture[s
     rows = re.findall(r"<tr><td><code>(\w+)</code></td>(.*?)</tr>", page)
     assert [name for name, _ in rows] == list(models.VARIANTS)
     cells = {name: re.findall(r'data-sort="(\d+)"', row) for name, row in rows}
-    assert list_models(["vit_jax models", "^(vit_ti16|swin_t|mixer_s32|resnet50)$"]) == 0
+    assert list_models(["vit_jax models", f"^({'|'.join(SIZED)})$"]) == 0
     printed = capsys.readouterr().out.splitlines()[1:]
-    assert len(printed) == 4
+    assert len(printed) == len(SIZED)
     for line in printed:
         name, size, params, macs = line.split()
         pixels, *numbers, _ = cells[name]
@@ -140,6 +155,23 @@ def test_a_size_is_that_of_the_config() -> None:
     block = tokens * (4 * dim**2 + 2 * dim * mlp) + 2 * tokens**2 * dim
     assert larger - macs == block
     assert more - params == 4 * dim**2 + 2 * dim * mlp + 9 * dim + mlp
+
+
+def test_sizes_are_kept_until_the_code_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[models.ModelConfig] = []
+    monkeypatch.setattr(models_page, "_CACHE", tmp_path / "site" / "models.json")
+    monkeypatch.setattr(models_page, "traced", lambda cfg: asked.append(cfg) or (len(asked), 2))
+    monkeypatch.setattr(models_page, "_key", lambda: "one")
+    first = models_page._kept_sizes()
+    assert first.keys() == models.VARIANTS.keys()
+    assert asked == list(models.VARIANTS.values())
+    kept = models_page._kept_sizes()
+    assert {name: tuple(sizes) for name, sizes in kept.items()} == first
+    assert len(asked) == len(first)
+    monkeypatch.setattr(models_page, "_key", lambda: "another")
+    assert models_page._kept_sizes() != first
 
 
 def test_every_picture_is_in_the_gallery_with_a_command() -> None:

@@ -13,12 +13,13 @@ from vit_jax.config.tree import Config, fitted
 from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.distill import Distillation
+from vit_jax.errors import UserError
 from vit_jax.evals import KNNEval
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import DistillConfig, Lock
 from vit_jax.optim import Optimizer, Schedule
-from vit_jax.recipes import image_text
+from vit_jax.recipes import choose, image_text
 from vit_jax.weights.resize import ResizeRule
 
 # Length in epochs (or, with s, steps, with x, examples), batch, optimizer, peak and last lr, weight
@@ -621,3 +622,7 @@ def test_published_pairs_are_tuned_by_their_own_loss_on_their_own_images() -> No
         assert (cfg.optim.lr, cfg.optim.weight_decay, cfg.data.batch_size) == (1e-5, 0.1, 512)
         assert cfg.objective.loss == ("sigmoid" if name.startswith("siglip") else "softmax")
         assert (len(cfg.data.mean) == 3) == ("clip" in name), name
+def test_an_unknown_choice_is_told_all_of_them() -> None:
+    assert choose("run", "b", ["a", "b"]) == "b"
+    with pytest.raises(UserError, match=r"^unknown run 'c'; valid: a, b$"):
+        choose("run", "c", ["a", "b"])

@@ -167,7 +167,7 @@ def dataset(cfg: "Config") -> Finding:
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(None):
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
-        cfg = config_lib.fitted(cfg, len(source), source.num_classes)
+        cfg = build.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
         rules = data.reading(cfg.data)
         fields = ("label",) if cfg.objective.uses_labels else ()
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)

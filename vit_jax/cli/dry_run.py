@@ -10,10 +10,11 @@ from typing import Any
 import jax
 
 from vit_jax import config as config_lib
-from vit_jax import models, optim, trees
+from vit_jax import data, models, optim, trees
 from vit_jax.config.tree import Config
 from vit_jax.cost import flops, tables
 from vit_jax.data.sources import look
+from vit_jax.data.sources.partition import KINDS
 from vit_jax.data.sources.records import data_root
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
@@ -29,11 +30,11 @@ _LARGE = 2**20  # bytes of a parameter
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """Return the report, and what keeps the run from starting here or None.
 
-    That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit;
-    or a kernel of attention that this machine does not have. A mesh whose sizes are all given is
-    planned for that many devices, though they are not here.
+    That is a missing prepared dataset, or weights to start from or of a teacher: missing, or none
+    that fit; or a kernel of attention that this machine does not have. A mesh whose sizes are all
+    given is planned for that many devices, though they are not here.
 
-    Raises UserError: settings that do not go together.
+    Raises UserError: settings that do not go together, or images of one's own that are not there.
     """
     unfit = None
     try:
@@ -63,10 +64,12 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:
         source = build_lib.open_train(cfg)
-        cfg = config_lib.fitted(cfg, len(source), source.num_classes)
+        cfg = build_lib.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
         build_lib.open_evals(cfg, source)
         num_examples = len(source)
     except UserError as error:
+        if data.full_name(cfg.data.name).startswith(KINDS):
+            raise  # images of one's own: the name is wrong; prepared ones may be on another machine
         # Shapes and costs do not need the data; only durations in epochs do: take a long run.
         source, missing = None, error
         cfg = config_lib.guessed(cfg, 100_000, 1000)

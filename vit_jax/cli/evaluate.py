@@ -127,7 +127,8 @@ class _Writer:
         """Write the scores by class, and the calibration."""
         if self.folder is not None:
             with files.refused(f"--out={self.folder}"):
-                self.written += measuring.evaluation.report(scores, self.folder)
+                of = measuring.trained.checkpoint
+                self.written += measuring.evaluation.report(scores, self.folder, of)
             bins = calibration.reliability(scores.confidence, scores.top1)
             name = short_name(measuring.target.source.name)
             wrong = lib.mistakes(measuring, scores)

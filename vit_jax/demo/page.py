@@ -2,6 +2,7 @@
 """The demo page as HTML, and the answer that it shows for an image."""
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import io
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax import trees
+from vit_jax import models, trees
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.figures.contact_sheet import overlay
 from vit_jax.inference import images
@@ -38,9 +39,7 @@ class Reply(NamedTuple):
     """The model's answer for an image."""
 
     classes: list[tuple[str, float]]  # the likeliest ones and their probabilities, in order
-    overlay: UInt8[
-        np.ndarray, "P Q 3"
-    ]  # what the model saw, in grey, under the map of where it looked
+    overlay: UInt8[np.ndarray, "P Q 3"]  # what the model saw, under the map of where it looked
 
     def as_json(self, *, picture: bool) -> dict[str, Any]:
         """Return what a visitor's browser is sent, the picture as a data: URL."""
@@ -143,22 +142,40 @@ def _enlarge(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
 
 
 def title(trained: Trained) -> str:
-    """Name the model by its run or file."""
-    return Path(trained.ref.partition(":")[2].partition("@")[0]).name
+    """Return the page's title: the variant, or the family of a model that is none; a run's step."""
+    name = _variant(trained.model) or _family(trained)
+    return name if trained.step is None else f"{name} · step {trained.step:,}"
+
+
+def _variant(cfg: models.ModelConfig) -> str:
+    """Return the named variant that has these layers; "" if there is none.
+
+    Fields that all families have (images, classes, dtype) and rates of dropout may differ.
+    """
+    ours = {each.name for each in dataclasses.fields(cfg) if not each.name.endswith("_rate")}
+    ours -= {each.name for each in dataclasses.fields(models.ModelConfig)}
+    for name, known in models.family(cfg).variants.items():
+        if all(getattr(known, field) == getattr(cfg, field) for field in ours):
+            return name
+    return ""
+
+
+def _family(trained: Trained) -> str:
+    return type(trained.model).__name__.removesuffix("Config")
 
 
 def facts(trained: Trained) -> str:
     """Describe the model in a line."""
     height, width = trained.image_size
     facts = [
-        type(trained.model).__name__.removesuffix("Config"),
+        _family(trained),
         f"{trees.num_params(trained.variables['params']):,} parameters",
         f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}",
     ]
     if trained.class_names:
         facts.append(f"{len(trained.class_names):,} classes")
-    if trained.step is not None:
-        facts.append(f"step {trained.step:,}" + (", moving average" if trained.ema else ""))
+    if trained.step is not None and trained.ema:
+        facts.append("moving average")
     return " · ".join(facts)
 
 
@@ -178,6 +195,7 @@ def write(
     return template.substitute(
         title=html(title(trained)),
         facts=html(facts(trained)),
+        source=html(Path(trained.ref.partition(":")[2].partition("@")[0]).name),
         method=html(saliency.method(trained.model).capitalize()),
         examples="\n".join(buttons),
         hidden="" if buttons else " hidden",

@@ -32,9 +32,12 @@ class Evaluator(Protocol):
     """What the training loop calls."""
 
     def run(
-        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
-        """Return metrics by name; with `report_dir`, write files there as well."""
+        """Return metrics by name; with `report_dir`, write files there as well.
+
+        `of` says in their pictures whose variables these are: "step 1,616, the last".
+        """
         ...
 
 

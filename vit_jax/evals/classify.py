@@ -75,7 +75,7 @@ class Classify:
     groups: classes.Groups = ()  # the classes to choose among, where not all (`classes.rule`)
 
     def run(
-        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
         """Return loss, top1, top5, num_examples, and what `macro` adds; fill `report_dir`.
 
@@ -83,16 +83,19 @@ class Classify:
         """
         scores = self.scores(classes.grouped(predictors["logits"], self.groups), variables)
         if self.folder and report_dir is not None and jax.process_index() == 0:
-            self.report(scores, report_dir)
+            self.report(scores, report_dir, of)
         return {**scores.summary(), **(scores.macro() if self.macro else {})}
 
-    def report(self, scores: Scores, folder: str | os.PathLike[str]) -> list[str]:
-        """Write the per-class table and the confusion matrix; returns the names of the files."""
+    def report(self, scores: Scores, folder: str | os.PathLike[str], of: str = "") -> list[str]:
+        """Write the per-class table and the confusion matrix; returns the names of the files.
+
+        The picture's title is the split and, where given, `of`.
+        """
         if scores.label is None:
             print(f"no report for {self.name}: its images have several labels each")
             return []
         names = self.names(scores)
-        title = data.short_name(self.name)
+        title = ", ".join(filter(None, (data.short_name(self.name), of)))
         return report.write_report(folder, scores.label, scores.prediction, names, title)
 
     def names(self, scores: Scores) -> list[str]:
@@ -165,10 +168,10 @@ class MeanLoss:
     mesh: Mesh
 
     def run(
-        self, predictors: Predictors, variables: Any, report_dir: Folder = None
+        self, predictors: Predictors, variables: Any, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
         """Return loss and num_examples; raises UserError: an empty split."""
-        del report_dir
+        del report_dir, of
         losses: list[float] = []
 
         def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

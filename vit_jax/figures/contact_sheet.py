@@ -19,12 +19,12 @@ from vit_jax.process.escapes import terminal
 from vit_jax.storage import files
 
 # Bytes that a sheet may have. Tiles are made smaller until it fits, at last of fewer colours.
-_MAX_BYTES = 280_000
-_SIDES = (160, 144, 128, 112, 96, 84, 72, 64, 56, 48)
+_MAX_BYTES = 840_000
+_SIDES = (320, 288, 256, 224, 192, 168, 144, 128, 112, 96)
 _COLOURS = 256
-_MARGIN = 6
+_MARGIN = 12
 _FRAME = "#d0d0d0"
-_FONT_SIZE, _LINE = 11, 14
+_FONT_SIZE, _LINE = 22, 28  # of a screen with two pixels for one of a page
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 # From least to most; lightness rises all the way, so that a grey print keeps the order.
@@ -60,7 +60,7 @@ def write(out: Path, name: str, png: bytes) -> str:
 
 
 def render(rows: list[list[Tile]], title: str) -> bytes:
-    """Draw a contact sheet and return it as a PNG of at most 256 colours and 280 kB, if need be.
+    """Draw a contact sheet and return it as a PNG of at most 256 colours and 840 kB, if need be.
 
     Small images are enlarged by whole numbers, their pixels to be seen as they are.
     """
@@ -102,9 +102,10 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
         for i, (picture, text) in enumerate(zip(row, texts, strict=True)):
             left = _MARGIN + i * step + (side - picture.width) // 2
             right, bottom = left + picture.width, top + picture.height
-            draw.rectangle((left - 1, top - 1, right, bottom), outline=_FRAME)  # a white one's edge
+            edge = left - 2, top - 2, right + 1, bottom + 1
+            draw.rectangle(edge, outline=_FRAME, width=2)  # else a white picture would have none
             sheet.paste(picture, (left, top))
-            write(text, left, top + height + 1)
+            write(text, left, top + height + 2)
         top += height + space
     return sheet
 
@@ -126,9 +127,10 @@ def _font(drawn: frozenset[str]) -> Font:
 def _fit(image: np.ndarray, side: int) -> Image.Image:
     picture = Image.fromarray(image if image.shape[2] == 3 else image[..., 0]).convert("RGB")
     times = side // max(picture.size)
-    scale = times or side / max(picture.size)
+    is_small = times > 1
+    scale = times if is_small else side / max(picture.size)
     size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
-    return picture.resize(size, Image.Resampling.NEAREST if times else Image.Resampling.LANCZOS)
+    return picture.resize(size, Image.Resampling.NEAREST if is_small else Image.Resampling.LANCZOS)
 
 
 def _wrap(text: str, width: int, font: Font) -> list[str]:
@@ -163,13 +165,13 @@ def spread(heat: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
 def overlay(
     image: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "rows columns"]
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """Blend a heat map, brought bilinearly to the image's size, with the image in grey.
+    """Lay a heat map, brought bilinearly to the image's size, over the image in its colours.
 
-    The least value of `heat` is black, the greatest light yellow.
+    The more heat, the less the image shows through: not at all changed where `heat` is least, a
+    fifth of it under light yellow where it is greatest.
     """
     height, width = image.shape[:2]
     small = Image.fromarray(spread(heat))
     warm = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))
-    grey = image.astype(np.float32).mean(axis=-1, keepdims=True)
-    share = (0.4 + 0.4 * warm)[..., None]  # the image shows through, most where the map is cold
-    return np.rint((1 - share) * grey + share * colors(warm)).astype(np.uint8)
+    share = 0.8 * warm[..., None]
+    return np.rint((1 - share) * image + share * colors(warm)).astype(np.uint8)

@@ -74,6 +74,12 @@ class Trained:
         """The last part of `ref`, for pictures: they may be published, so they name no folder."""
         return Path(self.ref.partition(":")[2]).name
 
+    @property
+    def checkpoint(self) -> str:
+        """Which checkpoint of a run this is, in words; "" of a file."""
+        best = f", best by {self.best_by}" if self.best_by else ""
+        return "" if self.step is None else f"step {self.step:,}{best}"
+
 
 def load(
     ref: str,
@@ -188,8 +194,7 @@ def with_tta(trained: Trained, names: Sequence[str]) -> Trained:
 
 def title(trained: Trained) -> str:
     """Describe a model in one line: its weights, its checkpoint, changes of its run's config."""
-    step = "" if trained.step is None else f", step {trained.step:,}"
-    step += f", best by {trained.best_by}" if trained.best_by else ""
+    step = f", {trained.checkpoint}" if trained.checkpoint else ""
     changed = f", with {', '.join(changes(trained))}" if changes(trained) else ""
     return f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}"
 

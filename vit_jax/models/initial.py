@@ -187,7 +187,8 @@ def _values(node: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray | None:
     program, found = _program(node.term.text, node.term), np.empty(size, dtype)
     for start in range(0, size, _PIECE):
         piece = found[start : start + _PIECE]
-        piece[:] = program(_bits(data, np.uint32(start)))[: len(piece)]
+        # Cut by numpy: jax would compile a cut for each length.
+        piece[:] = np.asarray(program(_bits(data, np.uint32(start))))[: len(piece)]
     return found.reshape(shape)
 
 

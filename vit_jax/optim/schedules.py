@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, setting
 from vit_jax.optim.config import OptimConfig, Schedule
 from vit_jax.settings.durations import Clock
 
@@ -57,9 +57,11 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     warmup, cooldown = (_whole_pieces(cfg, field, clock, every) for field in ("warmup", "cooldown"))
     timescale = clock.steps(cfg.rsqrt_timescale) if cfg.schedule == Schedule.RSQRT else 1
     if warmup + cooldown > total:
+        long = [name for name, steps in (("warmup", warmup), ("cooldown", cooldown)) if steps]
+        advice = " ".join(setting(f"config.optim.{name}=5%") for name in long)
         raise UserError(
             f"optim.warmup ({warmup} steps) and optim.cooldown ({cooldown} steps) are longer than "
-            f"the run ({total} steps); shorten them, or write them in % of the run",
+            f"the run ({total} steps); shorten them, or write them in % of the run: add {advice}",
             field="optim.warmup",
         )
     if timescale < 1:

@@ -115,7 +115,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     if fresh and known:
         check_weights(cfg)
     source = build_lib.open_train(cfg)
-    cfg = config_lib.fitted(cfg, len(source), source.num_classes)
+    cfg = build_lib.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
     if fresh:  # the head, by the names of its classes
         check_weights(cfg, source.class_names)
     if cfg.data.batch_size > len(source):

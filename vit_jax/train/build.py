@@ -234,6 +234,21 @@ def open_train(cfg: Config) -> data.Source:
     return source
 
 
+def where_labelled(cfg: Config) -> Config:
+    """Leave out, with a line, the probes that ask for it and have a split without labels."""
+    found = dict(cfg.evals)
+    for name, each in cfg.evals.items():
+        if not getattr(each, "where_labelled", False):
+            continue
+        for source in evals.open_splits(each, cfg.data, f"evals.{name}").values():
+            if source.labels is not None and np.max(source.labels, initial=-1) < 0:
+                del found[name]
+                if jax.process_index() == 0:
+                    print(f"evals.{name} is left out: {source.name} has no labels", flush=True)
+                break
+    return dataclasses.replace(cfg, evals=found) if len(found) < len(cfg.evals) else cfg
+
+
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
     """Open the splits of every evaluation, as `EvalConfig.splits` names them.
 

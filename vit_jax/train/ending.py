@@ -57,7 +57,7 @@ def _evaluate_rest(run: Run, at: Position) -> dict[str, float]:
     """Run the evaluations of the final state that were not due in the loop."""
     done = {name.partition("/")[0] for name in at.metrics}
     rest = [name for name in run.cfg.evals if name not in done]
-    found = run.evaluate(at.state, rest, report=True)
+    found = run.evaluate(at.state, rest, report=f"step {at.step:,}, the last")
     run.log_evals(at.step, found)
     keeping, path = run.cfg.checkpoint, run.opened.path
     best = run.checkpoints.best_step() if keeping.keep_best else None
@@ -87,9 +87,13 @@ def _report_best(run: Run, at: Position) -> None:
             return
         for name in names:
             evaluator, folder = run.opened.evaluators[name], run.opened.path / name
-            evaluator.run(run.predictors(name), variables, folder)
+            evaluator.run(run.predictors(name), variables, folder, _named(run, best))
     listed = ", ".join(f"{name}/" for name in names)
     run.progress.message(f"tables and pictures of classes ({listed}) are of step {best:,} too")
+
+
+def _named(run: Run, best: int) -> str:
+    return f"step {best:,}, best by {run.cfg.checkpoint.metric}"
 
 
 def _read(run: Run, step: int) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _restore_best(run: Run, at: Position) -> Position:
             run.progress.message(f"warning: {damage}")
             continue
         run.progress.message(early_stop.describe(at.tally, at.step, best))
-        metrics = run.evaluate(state, list(run.cfg.evals), report=True)
+        metrics = run.evaluate(state, list(run.cfg.evals), report=_named(run, best))
         # The loop has logged these, of the state at the stop; the rest is logged of the best.
         run.log_evals(at.step, metrics, logged=run.due_evals(at.step))
         return dataclasses.replace(at, state=state, metrics=metrics)

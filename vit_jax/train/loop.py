@@ -168,7 +168,8 @@ def train(
                 run.log(step, everything=complete)
             # Before the save, which stores the metrics that rank checkpoints.
             with run.saved_first(Position(state, step, {}, tally, position.saved)):
-                metrics = run.evaluate(state, run.due_evals(step), report=complete)
+                of = f"step {step:,}, the last" if complete else ""
+                metrics = run.evaluate(state, run.due_evals(step), report=of)
                 run.log_evals(step, metrics)
             tally = tally.after(step, metrics)
             ending = complete or tally.ends(patience)

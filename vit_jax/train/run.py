@@ -111,13 +111,12 @@ class Run:
         periods = self.plan.eval_every
         return [n for n, every in periods.items() if due(step, every) or (last and every)]
 
-    def evaluate(
-        self, state: TrainState, names: Sequence[str], *, report: bool
-    ) -> dict[str, float]:
+    def evaluate(self, state: TrainState, names: Sequence[str], *, report: str) -> dict[str, float]:
         """Run the named evaluations on the parameters, then on their moving average, if any.
 
-        With `report` they write their reports, of whichever of the two the run stands for as
-        weights. Returns the metrics as "name/key" and "name_ema/key".
+        With `report`, which says of what, "step 1,616, the last", they write their reports, of
+        whichever of the two the run stands for as weights. Returns the metrics as "name/key" and
+        "name_ema/key".
         """
         metrics: dict[str, float] = {}
         if names:
@@ -130,10 +129,10 @@ class Run:
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
                 variables = self.whole({"params": state.params, **state.model_state})
-                scores = run(predictors, variables, of_params)
+                scores = run(predictors, variables, of_params, report)
                 metrics |= {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
-                    scores = run(predictors, self.whole(state.ema), of_average)
+                    scores = run(predictors, self.whole(state.ema), of_average, report)
                     metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
         return metrics
 

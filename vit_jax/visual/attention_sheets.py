@@ -18,10 +18,10 @@ from vit_jax.inference import Trained, probabilities
 from vit_jax.visual.attention import HeadMaps, head_maps
 from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 
-_SIDE = 160  # to which small images are enlarged before a map lies over them
+_SIDE = 320  # to which small images are enlarged before a map lies over them
 _LAYERS, _HEADS, _CLASSES = 4, 6, 3
 _EDGE = (0, 220, 255)
-_LEGEND = colors(np.linspace(0, 1, _SIDE)[None].repeat(_SIDE // 8, axis=0))
+_LEGEND = np.full((_SIDE // 8, _SIDE, 3), 128, np.uint8)  # a grey image, for the colours to lie on
 
 
 class Choice(NamedTuple):
@@ -64,7 +64,8 @@ def write_sheets(
         first.append(Tile(colors(spread(heat[0])), f"{method(trained.model)}, {shape}"))
         drawn = chosen(layers, choice)
         if drawn:
-            first.append(Tile(_LEGEND, _legend(drawn)))
+            ramp = overlay(_LEGEND, np.linspace(0, 1, _SIDE)[None])
+            first.append(Tile(ramp, _legend(drawn)))
         rows = [first, *(_row(image, layer, choice) for layer in drawn)]
         png = render(rows, f"{trained.name}: {method(trained.model)}")
         yield write(out, f"{unused(Path(name).stem, taken)}_attention.png", png)
@@ -134,7 +135,7 @@ def _map_tile(image: np.ndarray, layer: HeadMaps, heat: np.ndarray, caption: str
     drawn = overlay(image, heat)
     for axis, edges in enumerate(layer.edges):
         side, tokens = drawn.shape[axis], heat.shape[axis]
-        thick = max(1, round(side / _SIDE))
+        thick = max(1, round(2 * side / _SIDE))
         for edge in edges:
             at = round(edge * side / tokens)
             np.moveaxis(drawn, axis, 0)[max(0, at - thick // 2) : at - thick // 2 + thick] = _EDGE

@@ -243,9 +243,14 @@ _OPENERS = {
 }
 
 
-def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> dict[str, Any]:
-    """Return the model's own initial values of the named variables, computing no others."""
-    if not names:
+def initial(
+    cfg: ModelConfig, names: set[str] | None, key: jax.Array | None = None
+) -> dict[str, Any]:
+    """Return the model's own initial values of the named variables, or of all, and compute these.
+
+    All (None) takes less time than their names would, which a trace of the network gives.
+    """
+    if names is not None and not names:
         return {}
     cfg = models.looped(cfg)
     module = models.create(cfg)
@@ -253,6 +258,6 @@ def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> 
     def values(key: jax.Array) -> dict[str, jax.Array]:
         params, state = models.init(module, cfg, key)
         leaves = trees.named_leaves({"params": params, **state})
-        return {name: leaf for name, leaf in leaves if name in names}
+        return {name: leaf for name, leaf in leaves if names is None or name in names}
 
     return dict(drawn(values, jax.random.key(0) if key is None else key))

@@ -17,6 +17,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from tests.refusals import refused_by
 from tests.unit.checkpoints.test_checkpointer import (
     _abstract,
     _assert_equal,
@@ -28,7 +29,6 @@ from tests.unit.checkpoints.test_checkpointer import (
 )
 from vit_jax.checkpoints import Mode
 from vit_jax.checkpoints.checkpointer import CorruptCheckpoints, SaveFailed
-from vit_jax.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 
@@ -199,17 +199,16 @@ def test_damaged_steps_are_saved_anew_and_never_outlive_good_ones(tmp_path, capl
 
 def test_changed_model_is_a_clear_refusal(tmp_path):
     _save_all(tmp_path, [1, 2])
-    with pytest.raises(UserError) as caught:
+    with refused_by("checkpoints.manifest.check_structure") as caught:
         _open(tmp_path).restore(_abstract(_state(width=32)))
     assert not isinstance(caught.value, CorruptCheckpoints)
-    text = str(caught.value)
-    assert "params/blocks/mlp/kernel: float32[64, 64] saved, float32[64, 32] wanted" in text
+    assert "params/blocks/mlp/kernel: float32[64, 64]" in str(caught.value)
     state = _state()
     other = state.replace(opt_state=optax.sgd(0.1, momentum=0.9).init(state.params))
-    with pytest.raises(UserError, match=r"mu/.* saved, nothing wanted.*and 3 more"):
-        _open(tmp_path).restore(_abstract(other))
-    with pytest.raises(UserError, match=r"ema/.*nothing saved, float32"):
-        _open(tmp_path).restore(_abstract(state.replace(ema=state.params)))
+    for wanted, name in ((other, "mu/"), (state.replace(ema=state.params), "ema/")):
+        with refused_by("checkpoints.manifest.check_structure") as caught:
+            _open(tmp_path).restore(_abstract(wanted))
+        assert name in str(caught.value)
 
 
 def test_keeps_last_and_best_across_a_restart(tmp_path):

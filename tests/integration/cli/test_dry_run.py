@@ -60,6 +60,16 @@ def test_a_pod_is_planned_from_a_laptop(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_root")
+def test_a_folder_that_is_not_there_is_told_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["main.py", "--config=configs/finetune_folder.py:small", "--dry_run"]
+    assert main([*argv, "--config.data.name=/nowhere/photos"]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: no folder '/nowhere/photos'")
+
+
+@pytest.mark.usefixtures("at_root")
 def test_a_kernel_that_is_not_here_hides_no_plan_and_starts_no_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -166,8 +166,8 @@ def test_a_visitor(chrome: Any, server: Server, tmp_path: Path) -> None:
     upload(chrome, red)
     wait(chrome, probability)
     head = text(chrome)
-    assert "colors\nViT · " in head
-    assert " parameters · 32x32 pixels · 3 classes · step 1,234\n" in head
+    assert "ViT · step 1,234\nViT · " in head
+    assert " parameters · 32x32 pixels · 3 classes\ncolors\n" in head
     assert "Attention rollout, mean over the patches" in head
     found = probability(chrome)
     assert next(iter(found)) == text(chrome, "#best") == "red"
@@ -276,14 +276,14 @@ def test_by_keyboard_on_a_narrow_dark_screen(chrome: Any, server: Server) -> Non
         if not node["ignored"]
     }
     assert heard >= {
-        ("heading", "colors"),
+        ("heading", "ViT · step 1,234"),
         ("region", "Image"),
         ("region", "Classes"),
         ("region", "Where it looked"),
         ("button", "blue.jpg"),
         ("button", "Clear"),
         ("link", "Download"),
-        ("image", "The image in grey, coloured where the model looked"),
+        ("image", "The image, coloured where the model looked"),
         ("rowheader", "blue"),
     }
     assert {"status", "alert"} <= {role for role, _ in heard}

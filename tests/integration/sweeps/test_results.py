@@ -78,6 +78,11 @@ def test_the_page_draws_its_curves(place: Path, chrome: Any) -> None:
     assert texts() != by_flops
     chrome.find_element("css selector", "#what option[value=train]").click()
     assert count("#chart path") == 35
+    # Of one value, and where none is a 1, 2 or 5 of its decade.
+    assert chrome.execute_script("return ticks(1616, 1616).map(short)") == ["1616"]
+    values = ["0.93", "0.94", "0.95", "0.96", "0.97"]
+    assert chrome.execute_script("return ticks(0.93, 0.978).map(short)") == values
+    assert chrome.execute_script("return [1e5, 1.5e-3].map(short)") == ["1e5", "1.5e-3"]
     assert [e for e in chrome.get_log("browser") if e["level"] == "SEVERE"] == []
 
 

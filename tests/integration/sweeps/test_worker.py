@@ -21,6 +21,15 @@ def read(place: Path) -> list[results.Outcome]:
     return results.read(place, point.read_manifest(place))
 
 
+def run_here(capfd: pytest.CaptureFixture[str], *args: object, status: int = 0) -> str:
+    """Call `vit_jax sweep run` in this process; returns what it printed."""
+    capfd.readouterr()
+    found = main(["vit_jax sweep", "run", *map(str, args)])
+    out, err = capfd.readouterr()
+    assert found == status, out + err
+    return out
+
+
 def runs_of(worker: int) -> list[int]:
     """List the processes that a worker has started."""
     return [int(p) for p in Path(f"/proc/{worker}/task/{worker}/children").read_text().split()] + [
@@ -38,7 +47,9 @@ def steps_logged(place: Path, run: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
-def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: Path) -> None:
+def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002), steps=700)
     place = tmp_path / "out"
     victim = files.start(file, f"--out={place}")
@@ -65,12 +76,15 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
     for result in found:
         assert steps_logged(place, result.point.run) == list(range(50, 701, 50))
     # And what has finished is not done again.
-    assert "finished" in files.finish(files.start(place))
+    assert "finished" in run_here(capfd, place)
     assert [(place / "runs" / r.point.run / "output.txt").read_text() for r in found] == logs
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # of the runs
     file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002), steps=1200)
     place = tmp_path / "out"
     first = files.start(file, f"--out={place}", "--workers=2")
@@ -81,8 +95,7 @@ def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_pa
     assert "stopped; the same command continues" in out
     at = {result.point.run: result.step for result in read(place)}
     assert all(0 < step < 1200 for step in at.values())
-    second = files.start(place, "--index=1")
-    files.finish(second)
+    run_here(capfd, place, "--index=1")
     one, other = read(place)
     assert (one.state, other.state) == (State.INTERRUPTED, State.FINISHED)
     log = (other.point.workdir(place) / "output.txt").read_text()
@@ -92,14 +105,17 @@ def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_pa
     )
 
 
-def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_told_and_does_not_stop_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # of the runs
     # A folder of images that is not there: found by the run, as a duration in steps needs no data.
     body = (
         "def sweep():\n    small = {**SMALL, 'duration': '10 steps', 'optim.warmup': '2 steps'}\n"
         f"    yield {{**small, 'data.name': 'folder:{tmp_path}/none'}}\n    yield small\n"
     )
     place = tmp_path / "out"
-    out = files.finish(files.start(files.write(tmp_path / "two.py", body), f"--out={place}"), 1)
+    out = run_here(capfd, files.write(tmp_path / "two.py", body), f"--out={place}", status=1)
     assert "2 runs: 1 finished, 1 failed" in out
     assert re.search(r"failed: name=folder.*status 2: .*none.* see .*output\.txt", out)
     failed, finished = read(place)
@@ -110,7 +126,10 @@ def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_search_prunes_and_makes_as_many_trials_as_asked_for(tmp_path: Path) -> None:
+def test_a_search_prunes_and_makes_as_many_trials_as_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # of the runs
     body = (
         "import optuna\nTRIALS = 3\nSAMPLER = optuna.samplers.RandomSampler(seed=0)\n"
         # Learning nothing, the loss of ten classes is log(10) = 2.303.
@@ -124,7 +143,7 @@ def test_a_search_prunes_and_makes_as_many_trials_as_asked_for(tmp_path: Path) -
     )
     place = tmp_path / "out"
     file = files.write(tmp_path / "search.py", body)
-    out = files.finish(files.start(file, f"--out={place}", "--workers=2"))
+    out = run_here(capfd, file, f"--out={place}", "--workers=2")
     assert "3 runs: 1 finished, 2 pruned" in out
     found = {result.point.overrides["optim.lr"]: result for result in read(place)}
     names = {result.point.name for result in found.values()}
@@ -132,7 +151,7 @@ def test_a_search_prunes_and_makes_as_many_trials_as_asked_for(tmp_path: Path) -
     assert found[4e-3].value < 2.2
     assert found[1e-9].state is State.PRUNED
     assert 300 <= found[1e-9].step < 1500
-    assert "3 runs: 1 finished, 2 pruned" in files.finish(files.start(file, f"--out={place}"))
+    assert "3 runs: 1 finished, 2 pruned" in run_here(capfd, file, f"--out={place}")
 
 
 def test_plan_prices_each_run_and_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

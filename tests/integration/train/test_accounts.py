@@ -20,6 +20,7 @@ TINY = (
     *("--config.model.patch=4", "--config.model.dim=8", "--config.model.depth=1"),
     *("--config.model.num_heads=1", "--config.model.mlp_dim=8", "--config.log.tensorboard=false"),
     *("--config.data.transform=resize", "--config.duration=4 steps"),
+    "--config.mesh.data=1",
     *(
         "--config.checkpoint.keep=3",
         "--config.checkpoint.every=2 steps",
@@ -147,6 +148,20 @@ def test_without_a_split_to_evaluate_on(tmp_path: Path, capsys: pytest.CaptureFi
         assert train(drawn, tmp_path / "run", *other, *dry) == 0
         said = "is of another draw of splits than the run's train" in (capsys.readouterr().out)
         assert said == warns
+
+
+def test_a_probe_is_left_out_where_a_split_has_no_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    write_images(root, *(f"train/{i}.png" for i in range(12)))
+    write_images(root, *(f"val/{c}/{i}.png" for c in "ab" for i in range(4)))
+    words = ["vit_jax train", "--config=unlabelled_folder:mae_small", "--dry_run"]
+    status = main([*words, f"--config.data.name={root}"])
+    told = capsys.readouterr()
+    assert status == 0, told.err
+    assert f"evals.knn is left out: {root}[train] has no labels\n" in told.out
+    assert "evaluations: val every" in told.out
 
 
 def test_images_alone_do_for_what_reads_no_label(

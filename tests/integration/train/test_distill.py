@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from tests.unit.train import teachers
 from tests.unit.train.distilled_digits import TEACHER, get_config
 from vit_jax import models, trees
@@ -120,7 +121,8 @@ def test_a_run_goes_on_with_its_own_teacher_only(weights: str, tmp_path: Path) -
     shutil.rmtree(tmp_path / "part" / "checkpoints" / "2")
     (tmp_path / "part" / "finished.json").unlink()
     other = config(teachers.save(tmp_path / "other", TEACHER, seed=1))
-    with pytest.raises(UserError, match=r"weights are not those .* allow_config_change") as error:
+    code, field = "train.metadata.check_extras_unchanged", "objective.distill.weights"
+    with refused_by(code, field) as error:
         fit(other, tmp_path / "part")
     assert "\n" not in str(error.value)
     # The same weights may lie elsewhere.
@@ -132,12 +134,16 @@ def test_a_run_goes_on_with_its_own_teacher_only(weights: str, tmp_path: Path) -
 
 def test_weights_that_do_not_fit(weights: str, tmp_path: Path) -> None:
     wider = dataclasses.replace(TEACHER, stem_width=16)
-    for cfg in (config("ckpt:nowhere"), config("npz:nowhere"), config(weights, teacher=wider)):
-        with pytest.raises(UserError, match=r"^objective.distill.weights: ") as error:
+    for cfg, code in (
+        (config("ckpt:nowhere"), "checkpoints.reader._checkpoints"),
+        (config("npz:nowhere"), "weights.files.first_bytes"),
+        (config(weights, teacher=wider), "weights.apply._check_keys"),
+    ):
+        with refused_by(code, "objective.distill.weights") as error:
             teacher_lib.check_source(cfg.objective.distill)
         assert "\n" not in str(error.value)
         assert "init." not in str(error.value)
-        with pytest.raises(UserError, match=r"^objective.distill.weights: "):
+        with refused_by(code, "objective.distill.weights"):
             fit(cfg, tmp_path / "run")
     with pytest.raises(UserError, match=r"^objective\.distill\.weights: .* with ema=false"):
         teacher_lib.check_source(config(weights, ema=True).objective.distill)

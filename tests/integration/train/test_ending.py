@@ -10,13 +10,22 @@ from tests.unit.train.test_early_stop import config
 from vit_jax.checkpoints import reader
 from vit_jax.devices.sharding import MeshConfig, make_mesh
 from vit_jax.errors import UserError
+from vit_jax.evals import report
 from vit_jax.evals.classify import Classify
 from vit_jax.inference import evaluate, load
 from vit_jax.settings import measures
 from vit_jax.train.loop import fit
 
 
-def test_the_confusion_in_a_run_is_of_its_best_step(tmp_path: Path, capsys) -> None:
+def test_the_confusion_in_a_run_is_of_its_best_step(tmp_path: Path, monkeypatch, capsys) -> None:
+    titles: list[str] = []
+    draw = report.draw_confusion
+
+    def drawn(matrix, names, title):
+        titles.append(title)
+        return draw(matrix, names, title)
+
+    monkeypatch.setattr(report, "draw_confusion", drawn)
     cfg = config(patience=0)
     cfg.duration, cfg.optim.lr = "6 steps", 5.0  # as steep as in 30
     cfg.evals["val"].report = True
@@ -24,6 +33,9 @@ def test_the_confusion_in_a_run_is_of_its_best_step(tmp_path: Path, capsys) -> N
     fit(cfg, run)
     assert reader.find(run, "").step == 3  # as weights the run is this step; the last is 6
     assert "(val/, test/) are of step 3 too" in capsys.readouterr().out
+    ends = {title.partition(", ")[2] for title in titles}
+    assert ends == {"step 6, the last", "step 3, best by val/loss"}
+    assert all(title.endswith("best by val/loss") for title in titles[-2:])
     trained = load(str(run))
     measuring = evaluate.Measuring(
         trained, evaluate.open_target(trained, split="test"), make_mesh(MeshConfig(data=1))

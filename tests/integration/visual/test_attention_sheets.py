@@ -64,7 +64,7 @@ def test_a_sheet_an_image_and_a_plot_of_all(run, photos, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     sheet = Image.open(out / "x_attention.png")
-    assert sheet.size[0] == 4 * 166 + 6  # the first row: image, overlay, map, legend
+    assert sheet.size[0] == 4 * 332 + 12  # the first row: image, overlay, map, legend
     assert Image.open(out / names[2]).size == (960, 600)
 
 
@@ -176,10 +176,10 @@ def test_a_swin_shows_its_windows_and_its_biases_where_the_keys_lie(tmp_path, dr
     assert captions[0] == "layer 1: stage 0 block 1"
     assert [caption.split(":")[0] for caption in captions[1:]] == ["head 0", "head 1"]
     assert len(first[1].caption.splitlines()) == 3
-    for tile in row:  # 5 x 4 tokens of 32 pixels, windows from tokens 1 and 4, and 1
+    for tile in row:  # 5 x 4 tokens of 64 pixels, windows from tokens 1 and 4, and 1
         line = (tile.image == attention_sheets._EDGE).all(axis=-1)
-        assert np.flatnonzero(line.all(axis=1)).tolist() == [32, 128]
-        assert np.flatnonzero(line.all(axis=0)).tolist() == [32]
+        assert np.flatnonzero(line.all(axis=1)).tolist() == [63, 64, 255, 256]
+        assert np.flatnonzero(line.all(axis=0)).tolist() == [63, 64]
 
     lines = weight_sheets.write_sheets(found, tmp_path)
     assert lines[1].startswith("no positions.png: the model has no position embedding")
@@ -198,7 +198,7 @@ def test_a_network_without_attention_shows_its_class_activation_and_its_first_fi
     lines = list(attention_sheets.write_sheets(found, [("x", view)], tmp_path, Choice()))
     assert lines[1].startswith("no attention_distance.png: the model has no attention")
     ((image, over, plain),) = drawn[0]
-    np.testing.assert_array_equal(image.image, view.repeat(13, 0).repeat(13, 1))
+    np.testing.assert_array_equal(image.image, view.repeat(26, 0).repeat(26, 1))
     assert plain.image.shape == (2, 3, 3)
     assert plain.caption == "class activation map, 2 x 3"
     assert over.image.shape == image.image.shape

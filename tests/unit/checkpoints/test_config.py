@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax.checkpoints.config import Mode, check_path, ranked, steps_in
+from vit_jax.checkpoints.config import (
+    CheckpointConfig,
+    Mode,
+    check_path,
+    check_ranking,
+    ranked,
+    steps_in,
+)
 from vit_jax.errors import UserError
 
+PERIODS = {"val/loss": "1 epoch", "val/top1": "1 epoch", "val/wer": "1 epoch", "test/top1": ""}
 METRICS = {1: {"a": 0.5}, 2: {"a": 0.7}, 3: {"a": 0.7}, 4: {"a": math.nan}, 5: {"b": 9.0}}
 
 
@@ -30,3 +38,17 @@ def test_a_path_that_orbax_does_not_find_again_is_refused() -> None:
         check_path(Path("/runs/[a*"))
     with pytest.raises(UserError, match="no UTF-8"):
         check_path(Path("/runs/\udcff"))
+
+
+def test_patience_needs_what_it_counts() -> None:
+    last = {"val/loss": "", "val/top1": ""}
+    check_ranking(CheckpointConfig(metric="val/loss", patience=3), PERIODS)
+    check_ranking(CheckpointConfig(metric="val/loss"), last)  # the last is the best
+    for fields, periods, why in (
+        ({"patience": 3, "keep_best": 0}, PERIODS, "set checkpoint.keep_best=1"),
+        ({"patience": 3}, last, "counts evaluations; give one a period"),
+        ({"metric": "test/top1"}, PERIODS, "'test/top1' is measured only last"),
+        ({"metric": "val/lost"}, PERIODS, "unknown checkpoint.metric 'val/lost'"),
+    ):
+        with pytest.raises(UserError, match=why):
+            check_ranking(CheckpointConfig(**{"metric": "val/loss", **fields}), periods)

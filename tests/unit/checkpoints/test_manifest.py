@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +13,14 @@ from vit_jax.checkpoints.manifest import (
     Damaged,
     Inaccessible,
     Manifest,
+    check_structure,
+    describe,
     digests,
     on_all_processes,
     pack,
     unpack,
 )
+from vit_jax.errors import NonFinite, UserError
 
 
 def _reference(words: np.ndarray) -> int:
@@ -114,3 +119,32 @@ def test_all_processes_raise_what_one_finds(mine, other, monkeypatch):
     with pytest.raises(kinds[max(mine, other)]) as caught:
         on_all_processes(read)
     assert ("another process" in str(caught.value)) == (other > mine)
+
+
+def test_another_structure_is_named_by_what_differs():
+    leaves = {name: ("float32", [64, 64], 0) for name in ("params/kernel", "params/bias")}
+    manifest = Manifest(leaves, {}, {})
+    wanted = {"params": {name: jnp.zeros((64, 64)) for name in ("kernel", "bias")}}
+    check_structure(manifest, wanted, Path("runs/x/checkpoints/2"))
+    wanted["params"]["kernel"] = jnp.zeros((64, 32))
+    changed = "params/kernel: float32[64, 64] saved, float32[64, 32] wanted"
+    added = "ema/kernel: nothing saved, float32[2] wanted"
+    for more, told in (
+        ({}, changed),
+        ({"ema": {"kernel": jnp.zeros(2)}}, f"{added}; {changed}"),
+    ):
+        with pytest.raises(UserError) as caught:
+            check_structure(manifest, wanted | more, Path("runs/x/checkpoints/2"))
+        assert str(caught.value) == (
+            "runs/x/checkpoints/2 holds what another model, optimizer, ema_decay or "
+            f"faults.skip_spikes needs: {told}. Go back to the config it was trained with, or "
+            "choose another workdir and begin with its weights: init.weights=ckpt:runs/x"
+        )
+
+
+def test_a_state_that_is_not_finite_is_not_described():
+    state = {"a": jnp.array([1.0, jnp.inf]), "b": jnp.ones(2), "c": jnp.array([jnp.nan])}
+    with pytest.raises(
+        NonFinite, match=r"^a; c overflowed to NaN or infinity, so no checkpoint is"
+    ):
+        describe(state, {}, {})

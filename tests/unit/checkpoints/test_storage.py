@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax.checkpoints import CheckpointConfig, reader, storage
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
 from vit_jax.checkpoints.manifest import Inaccessible, Manifest
-from vit_jax.errors import IO_ERROR, UserError
+from vit_jax.errors import IO_ERROR
 
 STATE = {"params": {"kernel": jnp.arange(4096.0).reshape(64, 64), "bias": jnp.ones(4)}}
 
@@ -46,7 +47,7 @@ def listing(directory: Path) -> list[str]:
 
 def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff/checkpoints"))
-    with pytest.raises(UserError, match=r"is no UTF-8.*choose another workdir"):
+    with refused_by("checkpoints.config.check_path"):
         saved(place, (1,))
 
 

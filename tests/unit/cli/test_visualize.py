@@ -76,7 +76,7 @@ def test_a_mistake_is_one_line(case, tmp_path, capsys, monkeypatch):
 
 def open_sheet(rows: list[list[Tile]]) -> np.ndarray:
     png = contact_sheet.render(rows, "a title")
-    assert len(png) <= 280_000
+    assert len(png) <= 840_000
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
@@ -86,10 +86,10 @@ def test_small_images_are_enlarged_by_whole_pixels_and_every_tile_has_its_place(
     red[..., 0] = 255
     sheet = open_sheet([[Tile(checks, "one"), Tile(red, "two words")], [Tile(red, "three")]])
     is_red = (sheet == (255, 0, 0)).all(-1)
-    assert is_red.sum() == 2 * 160 * 80  # the aspect is kept
-    left = sheet[: len(sheet) // 2, 6:166, 0]  # without its frame
-    runs = np.unique(np.diff(np.flatnonzero(np.diff(left[60].astype(int)))))
-    assert runs.tolist() == [20]
+    assert is_red.sum() == 2 * 320 * 160  # the aspect is kept
+    left = sheet[: len(sheet) // 2, 12:332, 0]  # without its frame
+    runs = np.unique(np.diff(np.flatnonzero(np.diff(left[120].astype(int)))))
+    assert runs.tolist() == [40]
 
 
 def test_names_of_other_languages_are_drawn():
@@ -101,8 +101,8 @@ def test_names_of_other_languages_are_drawn():
 
 def test_captions_break_at_spaces():
     font = contact_sheet._font(frozenset())
-    lines = contact_sheet._wrap("1: Solarize 5, AutoContrast and more\nnext", 80, font)
+    lines = contact_sheet._wrap("1: Solarize 5, AutoContrast and more\nnext", 160, font)
     assert lines[-1] == "next"
     assert len(lines) > 2
     assert " ".join(lines) == "1: Solarize 5, AutoContrast and more next"
-    assert max(font.getlength(line) for line in lines) <= 80
+    assert max(font.getlength(line) for line in lines) <= 160

@@ -4,6 +4,7 @@
 import copy
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,3 +168,28 @@ def test_runs_of_before_there_were_rules_keep_theirs() -> None:
     assert not config_json.changes(config_json.to_json(goes_on), config_json.to_json(old))
     # A dataset of TFDS has none.
     assert config_json.upgraded({"data": {"name": "digits"}})["data"]["name"] == "digits"
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"c\.json is no config\.json of a run: what was saved is"):
+        config_json.load(tmp_path / "c.json", None)
+    file = tmp_path / "mine.py"
+    file.write_text("def get_config():\n    return 3\n")
+    with pytest.raises(UserError, match=r"mine\.py takes no argument; drop ':384'$"):
+        config_json.load(file, "384")
+    with pytest.raises(UserError, match=r"mine\.py: get_config\(\) must return a vit_jax\.config"):
+        config_json.load(file, None)
+
+
+@pytest.mark.parametrize(
+    "line", ["config.optim.lrr = 1", "config.optim = OptimConfig(lrr=1)", "config.optim.lrr"]
+)
+def test_a_field_that_a_config_file_mistypes_has_a_suggestion(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    imports = "from vit_jax.config import Config\nfrom vit_jax.optim import OptimConfig\n"
+    file.write_text(f"{imports}\ndef get_config():\n    config = Config()\n    {line}\n")
+    with pytest.raises(
+        UserError, match=r"mine.py cannot be read: .*'lrr'; did you mean optim.lr\?"
+    ):
+        config_json.load(file, None)

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from tests.refusals import refused_by
 from vit_jax.data import checks
 from vit_jax.data.config import Crop, DataConfig, Partner, TransformConfig
 from vit_jax.errors import UserError
@@ -31,7 +32,8 @@ def test_what_the_crop_never_reads_is_refused() -> None:
 
 
 def test_a_wrong_policy_is_named_with_its_field() -> None:
-    assert _refused({"auto_augment": "nonsense"}).startswith("t.auto_augment")
+    with refused_by("data.augment.parse", "t.auto_augment"):
+        checks.check_transform(TransformConfig(auto_augment="nonsense"), "t")
 
 
 def test_an_evaluation_draws_nothing() -> None:
@@ -42,7 +44,7 @@ def test_an_evaluation_draws_nothing() -> None:
 def test_repeated_images_are_not_mixed_with_themselves() -> None:
     cfg = DataConfig(repeats=2)
     cfg.mix.mixup_alpha, cfg.mix.partner = 0.8, Partner.PREVIOUS
-    with pytest.raises(UserError, match="would mix copies"):
+    with pytest.raises(UserError, match=r"would mix copies; set data\.mix\.partner=reversed$"):
         checks.check(cfg)
     cfg.mix.partner = Partner.REVERSED
     checks.check(cfg)
@@ -51,7 +53,7 @@ def test_repeated_images_are_not_mixed_with_themselves() -> None:
 def test_padding_is_below_the_short_side_of_the_resized_image() -> None:
     cfg = TransformConfig(crop=Crop.RANDOM, pad=31, crop_ratio=1.0)
     checks.check_pad(cfg, (32, 64))
-    with pytest.raises(UserError, match=r"pad=31 must be below 24"):
+    with pytest.raises(UserError, match=r"^transform\.pad=31 must be below 24, the short side"):
         checks.check_pad(cfg, (24, 64))
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.refusals import refused_by
 from tests.unit.demo import colors
-from vit_jax import inference
+from vit_jax import inference, models
 from vit_jax.demo import page
 from vit_jax.inference.trained import Trained
 
@@ -34,13 +34,19 @@ def test_classes_of_one_name_are_told_apart() -> None:
 
 
 def test_what_the_page_says_of_a_run(trained: Trained) -> None:
-    assert page.title(trained) == "colors"
-    assert page.title(dataclasses.replace(trained, ref="npz:dir/ViT-B_16.npz")) == "ViT-B_16.npz"
-    assert page.title(dataclasses.replace(trained, ref=f"{trained.ref}@best")) == "colors"
-    assert page.facts(trained).endswith("32x32 pixels · 3 classes · step 1,234")
+    assert page.title(trained) == "ViT · step 1,234"
+    known = models.variant("vit_b16_384", num_classes=3, drop_path_rate=0.1)
+    assert page.title(dataclasses.replace(trained, model=known, step=None)) == "vit_b16"
+    assert page.facts(trained).endswith("32x32 pixels · 3 classes")
     average = dataclasses.replace(trained, ema=True)
-    assert page.facts(average).endswith("step 1,234, moving average")
-    assert "step" not in page.facts(dataclasses.replace(trained, step=None))
+    assert page.facts(average).endswith("3 classes · moving average")
+    for ref, name in (
+        (trained.ref, "colors"),
+        (f"{trained.ref}@best", "colors"),
+        ("npz:dir/ViT-B_16.npz", "ViT-B_16.npz"),
+    ):
+        html = page.write(dataclasses.replace(trained, ref=ref), [], 1)
+        assert f"<small>{name}</small>" in html
 
 
 def test_an_example_is_read_as_evaluation_does(trained: Trained, tmp_path: Path) -> None:
@@ -65,7 +71,7 @@ def test_no_name_becomes_markup(trained: Trained) -> None:
     assert html.count("<script") == html.count("</script>") == 1
     assert "alert('1')" not in html
     assert "\u202e" not in html
-    assert html.count("&amp;$title") == 4  # the title twice, and the example
+    assert html.count("&amp;$title") == 3  # the small print, and the example
     assert "largest = 1234;" in html
     assert "$" not in html.replace("&amp;$title", "")
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_sample_image
 
-from vit_jax.evals.corruptions import NAMES, benchmark, corrupt
+from vit_jax.errors import UserError
+from vit_jax.evals.corruptions import NAMES, benchmark, corrupt, variants
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +130,11 @@ def test_grey_images_and_growing_severity(name, side, photo):
     ]
     assert corrupt(image, name, 1, 0).shape == (side, side, 1)
     assert errors[0] < errors[2] < errors[4]
+
+
+def test_what_is_not_published_is_refused():
+    with pytest.raises(UserError, match="unknown corruption 'pixelat'; did you mean 'pixelate'"):
+        variants(["pixelat"], [1])
+    for severity in (0, 6):
+        with pytest.raises(UserError, match=rf"severity {severity} must be in 1\.\.5"):
+            variants(["contrast"], [1, severity])

@@ -32,8 +32,8 @@ def test_pixels_are_enlarged_by_whole_numbers_in_their_colours() -> None:
     png = render([[Tile(red, "red"), Tile(np.full((8, 8, 1), 90, np.uint8), "grey")]], "title")
     image = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
     exactly_red = (image == [255, 0, 0]).all(axis=-1)
-    assert exactly_red.sum() == 160 * 160
-    assert image.shape[1] == 2 * 166 + 6
+    assert exactly_red.sum() == 320 * 320
+    assert image.shape[1] == 2 * 332 + 12
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -27,3 +27,10 @@ def test_the_map_covers_the_image_and_is_hot_where_it_was() -> None:
     assert found.shape == (16, 24, 3)
     assert found[-1, -1].sum() > found[0, 0].sum()
     assert found[-1, -1].tolist() == [222, 224, 151]  # 0.2 of grey 100, 0.8 of the hottest
+
+
+def test_the_image_keeps_its_colours_where_the_map_is_cold() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    heat = np.zeros((2, 3))
+    heat[1, 2] = 1.0
+    np.testing.assert_array_equal(overlay(image, heat)[:8, :8], image[:8, :8])

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.refusals import Told, refused_as, refused_by
 from vit_jax import models, objectives, trees
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
@@ -134,15 +135,17 @@ def test_parameters_of_the_base_model() -> None:
     [
         ({"share": 0.999}, {}, "1 - objective.share"),
         ({"decoder_dim": 30}, {}, "objective.decoder_dim=30"),
-        ({"decoder_heads": 5}, {}, "objective.decoder_heads=5 does not divide"),
+        ({"decoder_heads": 5}, {}, ("models.base.check_heads", "objective.decoder_heads")),
         ({}, {"fc_norm": True, "pool": "gap"}, "model.fc_norm"),
+        ({}, {"window": 2}, "model.window=2 needs the grid of all patches, and a masked auto"),
+        ({}, {"axial": True}, "model.axial=True needs the grid of all patches, and a masked auto"),
+        ({}, {"patch_drop_rate": 0.5}, "model.patch_drop_rate=0.5 does not go with a masked auto"),
     ],
 )
-def test_refusals(fields: dict, model: dict, named: str) -> None:
+def test_refusals(fields: dict, model: dict, named: Told) -> None:
     sizes = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
-    with pytest.raises(UserError) as error:
+    with refused_as(named):
         MaeConfig(**{**sizes, **fields}).check(_model(**model), DataConfig())
-    assert named in str(error.value)
 
 
 def test_an_encoder_file_loads_in_one_line(tmp_path: Path) -> None:
@@ -163,5 +166,11 @@ def test_an_encoder_file_loads_in_one_line(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["params"]["pos_embed"], state["pos_embed"])
     state["pos_embed"] = state["pos_embed"] + 0.1
     save_file(state, tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match="holds other positions"):
+    with refused_by("weights.resize._without"):
         load(f"timm:{tmp_path / 'other.safetensors'}", _model())
+
+
+def test_a_model_without_tokens_is_refused() -> None:
+    told = "^a masked autoencoder hides patches of a ViT, not of a Swin; choose a ViT$"
+    with pytest.raises(UserError, match=told):
+        MaeConfig().check(models.variant("swin_t"), DataConfig())

@@ -65,8 +65,9 @@ def test_refused_by_name(field, value, settings):
     # The generated __init__ would have the type checked; a config file may assign anything.
     cfg = OptimConfig(**settings)
     setattr(cfg, field, value)
-    with pytest.raises(UserError, match=rf"optim\.{field}") as error:
+    with pytest.raises(UserError) as error:
         cfg.check()
+    assert error.value.field == f"optim.{field}"
     assert "\n" not in str(error.value)
 
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.refusals import refused_by
 from tests.unit.models.tiny import TINY
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Row, describe, make_optimizer
-from vit_jax.optim.rules import make_rules
+from vit_jax.optim.rules import check_width, make_rules
 from vit_jax.settings.durations import Clock
 
 
@@ -139,7 +140,6 @@ def test_decay_by_layer():
         ({"name": Optimizer.LAMB, "decay": "weight$"}, ["optim.decay"]),
         ({"lr_multipliers": (("haed/kernel", 2.0),)}, ["optim.lr_multipliers", "'head/kernel'"]),
         ({"lr_multipliers": (("head", 2.0), ("head/bias", 3.0))}, ["'head/bias'", "first"]),
-        ({"freeze": "("}, ["optim.freeze", "not a regex"]),
         ({"freeze": "."}, ["optim.freeze", "no parameter to train"]),
     ],
 )
@@ -150,6 +150,8 @@ def test_patterns_that_cannot_act_are_user_errors(settings, words):
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
+    with refused_by("settings.fields.regex", "optim.freeze"):
+        make_optimizer(OptimConfig(freeze="("), vit(), clock)
 
 
 def test_describe_what_is_held():
@@ -176,3 +178,28 @@ def test_describe():
         Row("patch_embed/kernel", "2x2x3x8", "no", "frozen"),
         Row("pos_embed", "1x5x8", "no", "frozen"),
     ]
+
+
+@pytest.mark.parametrize(
+    "settings, told",
+    [
+        (
+            {"name": Optimizer.LAMB},
+            "lamb; choose optim.name from adamw, lion, adafactor, muon, sgd",
+        ),
+        ({"sam_rho": 0.1}, "sharpness-aware minimisation; set optim.sam_rho=0"),
+        (
+            {"name": Optimizer.SGD},
+            "sgd with clipping by the global norm, which grows; set optim.clip_norm=0",
+        ),
+        (
+            {"name": Optimizer.SGD, "clip_norm": 0.0, "coupled_decay": True},
+            "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own",
+        ),
+    ],
+)
+def test_what_does_not_carry_over_to_another_width(settings, told):
+    check_width(OptimConfig())
+    with pytest.raises(UserError) as error:
+        check_width(OptimConfig(**settings))
+    assert str(error.value) == f"model.mup_base_dim has no rule for {told}"

@@ -194,3 +194,15 @@ def test_a_pattern_that_is_no_regex_is_refused_by_its_field() -> None:
     assert fields.regex("optim.decay", "kernel$").search("head/kernel")
     with pytest.raises(UserError, match=r"^optim\.decay: '\(' is not a regex: "):
         fields.regex("optim.decay", "(")
+
+
+def test_a_config_of_no_class_is_told_one() -> None:
+    with pytest.raises(UserError, match=r"^x=None .* must be an Inner, such as Inner\(\)$"):
+        fields.conformed(Inner, "x", None, Inner)
+
+
+def test_a_text_is_told_with_what_it_may_be() -> None:
+    with pytest.raises(UserError, match=r"^x=5 \(int\) must be a string, such as '90 epochs'$"):
+        fields.conformed(str, "x", 5, "90 epochs")
+    with pytest.raises(UserError, match=r"""^x=\(3,\) must be strings, such as "\('30%',\)"$"""):
+        fields.conformed(tuple[str, ...], "x", (3,), ("30%",))

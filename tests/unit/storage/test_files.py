@@ -75,6 +75,8 @@ def test_a_folder_that_holds_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--to=.* holds files already; .*force"):
         files.check_folder(tmp_path, "--to", force=False)
     files.check_folder(tmp_path, "--to", force=True)
+    with pytest.raises(UserError, match=r"^--to=/ has no name of its own; name a folder below it"):
+        files.check_folder(Path("/"), "--to", force=True)
     with pytest.raises(UserError, match="mine is a file; name a folder"):
         files.check_folder(tmp_path / "mine", "--to", force=True)
     with pytest.raises(UserError, match="mine is no directory; name another folder"):

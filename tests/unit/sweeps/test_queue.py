@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from vit_jax.errors import UserError
 from vit_jax.sweeps import queue
 
 optuna = queue.optuna()
@@ -57,3 +58,17 @@ def test_workers_do_not_draw_the_same_numbers(tmp_path: Path) -> None:
     first = draw(0)
     assert first == pytest.approx(0.5488135)  # the seed's own, so that a search can be repeated
     assert len({first, draw(1), draw(0)}) == 3
+
+
+def test_workers_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert queue.share(0, 2) == {"CUDA_VISIBLE_DEVICES": "4,6"}
+    assert queue.share(1, 2) == {"CUDA_VISIBLE_DEVICES": "5,7"}
+    assert queue.share(0, 1) == {}
+    with pytest.raises(UserError, match="--workers=5, but here are 4 GPUs"):
+        queue.share(0, 5)
+
+
+def test_without_gpus_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert queue.share(1, 3) == {}

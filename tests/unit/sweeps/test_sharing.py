@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax.errors import UserError
 from vit_jax.sweeps import queue
 from vit_jax.sweeps.queue import claim, holder
 
@@ -37,20 +36,6 @@ def test_a_look_does_not_keep_a_worker_from_its_claim(tmp_path: Path) -> None:
         with claim(tmp_path, "run") as descriptor:
             assert descriptor is not None
         moment.join()
-
-
-def test_workers_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert queue.share(0, 2) == {"CUDA_VISIBLE_DEVICES": "4,6"}
-    assert queue.share(1, 2) == {"CUDA_VISIBLE_DEVICES": "5,7"}
-    assert queue.share(0, 1) == {}
-    with pytest.raises(UserError, match="--workers=5, but here are 4 GPUs"):
-        queue.share(0, 5)
-
-
-def test_without_gpus_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert queue.share(1, 3) == {}
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux has it")

@@ -36,7 +36,7 @@ MISTAKES = {
     "warmup.py": (
         "def sweep():\n    yield {'duration': '9 steps'}\n",
         [],
-        "optim.warmup .101 steps. .*longer than the run .9 steps",
+        "optim.warmup .101 steps. .*longer than the run .9 steps.*add .*optim.warmup=5%",
     ),
     "constant.py": ("TRIAL = 3\ndef sweep():\n    yield {}\n", [], "TRIAL means nothing.*TRIALS"),
     "trials.py": ("def search(trial):\n    return {}\n", [], "lacks TRIALS"),

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pytest
 
 from configs import vit_mu_digits
+from tests.refusals import refused_by
 from vit_jax import config as config_lib
 from vit_jax import trees
 from vit_jax.checkpoints import CheckpointConfig, Mode
 from vit_jax.config.tree import Config
-from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import early_stop
 from vit_jax.train.early_stop import Tally
@@ -69,7 +68,7 @@ def test_patience_needs_evaluations_along_the_way():
     cfg = vit_mu_digits.get_config()
     cfg.evals["val"].every = ""
     cfg.checkpoint.patience = 3
-    with pytest.raises(UserError, match=r"evals\.<name>\.every"):
+    with refused_by("checkpoints.config.check_ranking", "checkpoint.patience"):
         config_lib.check(cfg)
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from vit_jax.errors import UserError
+from tests.refusals import Told, refused_as
 from vit_jax.weights.config import InitConfig
 
 
@@ -12,12 +12,19 @@ from vit_jax.weights.config import InitConfig
     [
         ({"skip": ("^head",)}, "need init.weights"),
         ({"weights": "npz:f", "ema": True}, "set init.weights=ckpt:DIR"),
-        ({"weights": "npz:f", "skip": ("(",)}, "init.skip"),
-        ({"weights": "zip:f"}, "zip"),
+        ({"weights": "npz:f", "skip": ("(",)}, ("settings.fields.regex", "init.skip")),
+        (
+            {"weights": "zip:f"},
+            "^unknown kind of weights in 'zip:f'; valid: ckpt:DIR, hf:USER/NAME, hub:USER/NAME, "
+            "npz:FILE, timm:FILE",
+        ),
+        ({"weights": "ckpt:"}, "^'ckpt:' names no file: give ckpt:DIR$"),
+        ({"weights": "timm:"}, "^'timm:' names no file: give timm:FILE$"),
+        ({"weights": "hub:"}, "^'hub:' names no repository: give hub:USER/NAME$"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_what_makes_no_sense_is_refused(fields: dict, message: Told) -> None:
+    with refused_as(message):
         InitConfig(**fields).check()
 
 

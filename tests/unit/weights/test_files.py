@@ -35,8 +35,12 @@ def test_a_missing_file_is_told_from_one_of_a_similar_name(tmp_path: Path) -> No
     assert not isinstance(error.value, NoSuchFile)
     with pytest.raises(NoSuchFile, match="no such file"):
         first_bytes(str(tmp_path / "zzz"))
-    with pytest.raises(UserError, match="is a directory"):
+    with pytest.raises(UserError, match="is a directory; give the file of weights in it"):
         first_bytes(str(tmp_path))
+    with pytest.raises(UserError, match=r"/dev/null is not a plain file"):
+        first_bytes("/dev/null")
+    with pytest.raises(UserError, match="a: cannot be read: File name too long"):
+        first_bytes(str(tmp_path / ("a" * 300)))
 
 
 def test_an_address_is_to_be_downloaded() -> None:

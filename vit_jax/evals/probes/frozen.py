@@ -26,13 +26,13 @@ class FrozenProbe:
     train: EvalStream
 
     def run(
-        self, predictors: Predictors, variables: Any, report_dir: Folder = None
+        self, predictors: Predictors, variables: Any, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
         """Return the accuracies and num_examples; every process computes them alike.
 
         Raises UserError: splits that no probe can use, or features that are not finite.
         """
-        del report_dir
+        del report_dir, of
         train, test = (
             extract(
                 predictors["features"],

@@ -150,9 +150,9 @@ def test_windows_of_another_size(tmp_path: Path) -> None:
 def test_another_model_is_refused_by_name(run: tuple[Path, dict[int, TrainState]]) -> None:
     workdir, states = run
     more = dataclasses.replace(VIT, num_classes=7)
-    wrong = r"head/kernel: in the file \[16, 3\], here \[16, 7\]"
-    with pytest.raises(OtherHead, match=wrong) as other:
+    with refused_by("weights.apply._check_keys", kind=OtherHead) as other:
         weights.load(f"ckpt:{workdir}", more)
+    assert "head/kernel: in the file [16, 3], here [16, 7]" in str(other.value)
     assert (other.value.patterns, other.value.lacking) == (("^head",), False)
     loaded = weights.load(f"ckpt:{workdir}", more, skip=("head/.*",))["params"]
     np.testing.assert_array_equal(loaded["norm"]["scale"], states[2].params["norm"]["scale"])
@@ -162,7 +162,7 @@ def test_another_model_is_refused_by_name(run: tuple[Path, dict[int, TrainState]
     assert not isinstance(caught.value, OtherHead)
     with refused_by("weights.apply._check_keys"):
         weights.load(f"ckpt:{workdir}", dataclasses.replace(VIT, class_token=False, pool=Pool.GAP))
-    with pytest.raises(UserError, match=r"has 0 before its patches"):
+    with refused_by("weights.resize._table"):
         weights.load(f"ckpt:{workdir}", dataclasses.replace(VIT, pos_embed_prefix=False))
 
 

@@ -6,10 +6,9 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from tests.refusals import refused_by
 from tests.unit.weights.readers.test_npz_file import X, entry, npy, write
-from vit_jax.errors import UserError
 from vit_jax.weights import apply
 from vit_jax.weights.readers import npz_file
 
@@ -21,8 +20,8 @@ def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
     assert (tmp_path / "x.npz").stat().st_size < 2**17
     cases = [
         ([entry("w", (3, 4))], "z", None),
-        ([entry("w", (3, 4))], "", r"has more than the model: z \[4096, 4096\]"),
-        ([entry("z", (3, 4))], "w", r"z: in the file \[4096, 4096\], here \[3, 4\]"),
+        ([entry("w", (3, 4))], "", "z [4096, 4096]"),
+        ([entry("z", (3, 4))], "w", "z: in the file [4096, 4096], here [3, 4]"),
     ]
     for entries, ignored, expected in cases:
         tracemalloc.start()
@@ -31,8 +30,9 @@ def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
                 found = apply.fill(entries, source, is_ignored=ignored.__eq__)
                 np.testing.assert_array_equal(found["params/w"], X)
             else:
-                with pytest.raises(UserError, match=expected):
+                with refused_by("weights.apply._check_keys") as caught:
                     apply.fill(entries, source, is_ignored=ignored.__eq__)
+                assert expected in str(caught.value)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2**21, peak

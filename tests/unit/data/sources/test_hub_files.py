@@ -8,6 +8,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from tests.refusals import refused_by
 from tests.shards import as_parquet, as_tars, write_tar
 from vit_jax.data import open_source
 from vit_jax.errors import DataError, UserError
@@ -45,8 +46,9 @@ def snapshot(source, folder, tmp_path_factory) -> Path:
 
 
 def test_files_without_a_card(source, snapshot: Path) -> None:
-    with pytest.raises(UserError, match=r"unknown split of .* 'test'; .*: train, val, x"):
+    with refused_by("data.sources.partition.absolute_slices") as caught:
         open_source(f"hf:{snapshot}", split="test")
+    assert "train, val, x" in str(caught.value)
     found = open_source(f"hf:{snapshot}", split="train")
     assert [found.read(i) for i in range(24)] == [source.read(i) for i in range(24)]
     assert len(open_source(f"hf:{snapshot}", split="x[:50%]")) == 12
@@ -127,20 +129,23 @@ def test_the_files_hold_what_the_card_tells(source, tmp_path: Path) -> None:
     assert notes == ("the card lists the split test (7), of which no file is here",)
     for count in (23, 240):
         card.write_text(INFO.format(train=count, other="test"))
-        with pytest.raises(DataError, match=f"tells {count} examples of train, and the files hold"):
+        with refused_by("data.sources.shards.compare", kind=DataError) as caught:
             open_source(name, split="train[:5]")
+        assert f" {count} " in str(caught.value)
     assert len(open_source(f"parquet:{tmp_path}/data/*.parquet", split="train")) == 24
     card.write_text("# Mine\n")
     old.write_text('{"default": {"splits": {"train": {"num_examples": 25}}}}')
-    with pytest.raises(DataError, match="the card tells 25 examples of train"):
+    with refused_by("data.sources.shards.compare", kind=DataError) as caught:
         open_source(name, split="train")
+    assert " 25 " in str(caught.value)
     for odd in ("[", "[1]", '{"default": [1]}', '{"default": {"splits": [1, {"name": []}]}}'):
         old.write_text(odd)
         assert len(open_source(name, split="train")) == 24
     old.unlink()
     (tmp_path / "data" / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(DataError, match=r"not complete: there is no train-00001-of-00002.parquet"):
+    with refused_by("data.sources.shards._check_numbers", kind=DataError) as caught:
         open_source(name, split="train")
+    assert "train-00001-of-00002.parquet" in str(caught.value)
 
 
 def test_what_the_card_lists_and_is_not_there_or_there_twice_is_said(

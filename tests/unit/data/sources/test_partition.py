@@ -11,7 +11,12 @@ from vit_jax import data
 from vit_jax.data import open_source
 from vit_jax.data.sources.partition import (
     SplitDraw,
+    SplitError,
+    absolute_slices,
     as_in_run,
+    check_no_archive,
+    check_no_seed,
+    draw_of,
     full_name,
     options,
     partition,
@@ -195,3 +200,36 @@ def test_runs_beside_the_splits_and_classes_with_their_names(tmp_path: Path) -> 
 def test_a_subset_of_the_classes_is_drawn_too(tmp_path: Path) -> None:
     write_images(tmp_path, *PATHS)
     assert data.open_source(str(tmp_path), classes=(1,), cache=True).drawn
+
+
+def test_what_is_no_draw_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^\?rules=7: rules are 2, or 1, those of runs begun"):
+        draw_of({"rules": "7"})
+    with pytest.raises(UserError, match=r"^\?split_seed=a&rules=2: give whole numbers$"):
+        draw_of({"split_seed": "a"})
+    check_no_seed(0, "x.csv")
+    with pytest.raises(UserError, match=r"^x\.csv has splits of its own; leave out split_seed=2$"):
+        check_no_seed(2, "x.csv")
+
+
+def test_an_archive_is_to_be_unpacked() -> None:
+    check_no_archive("birds.tar")
+    for path in ("birds.7Z", "x.zip"):
+        with pytest.raises(
+            UserError, match=f"^{path} is an archive; unpack it and name the folder$"
+        ):
+            check_no_archive(path)
+    with pytest.raises(UserError, match="is a packed archive; unpack it and name the folder, or"):
+        check_no_archive("x.tar.gz")
+
+
+def test_a_split_that_cannot_be_read_or_is_empty_is_refused() -> None:
+    for split, told in (
+        ("trian", "^unknown split of x 'trian'; did you mean 'train'"),
+        ("", "^unknown split of x ''; valid: test, train$"),
+        ("train[:y]", r"^cannot read the split 'train\[:y\]' of x \(Error parsing split"),
+        ("train[5:2]", r"^the split 'train\[5:2\]' of x holds no examples; choose a larger slice$"),
+        ("train[:0]", r"^the split 'train\[:0\]' of x holds no examples; choose a larger slice$"),
+    ):
+        with pytest.raises(SplitError, match=told):
+            absolute_slices(split, {"train": 9, "test": 3}, "x")

@@ -55,8 +55,9 @@ def test_splits_with_slices_or_drawn() -> None:
     )
     assert min(len(found) for found in drawn.values()) > 0
     assert choose("val", ["", ""], labels, seed=5) != drawn["val"]
-    with pytest.raises(SplitError, match=r"unknown split of x 'test'; valid: train, validation"):
+    with refused_by("data.sources.partition.absolute_slices", kind=SplitError) as caught:
         choose("test", two, [0] * 6)
+    assert "train, validation" in str(caught.value)
     with refused_by("data.sources.partition.check_no_seed"):
         choose("train", two, [0] * 6, seed=5)
 
@@ -162,3 +163,17 @@ def test_a_shard_that_a_pattern_names_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"/\{0..2\}.tar names .*/1.tar, which is not there"):
         shards.find(f"{tmp_path}/{{0..2}}.tar", "tar")
     assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")[1].files) == 2
+
+
+def test_a_config_of_a_card_is_for_repositories_alone() -> None:
+    with pytest.raises(UserError, match=r"^tar:x\?config=a: \?config= is for hf: alone; leave it"):
+        shards.find("x?config=a", "tar")
+
+
+def test_a_set_that_lacks_a_shard_or_examples_is_refused(tmp_path: Path) -> None:
+    files = [FileInfo(f"{tmp_path}/t-0000{i}-of-00003.tar", 1, "") for i in (0, 2)]
+    with pytest.raises(DataError, match=r"t-.* is not complete: there is no t-00001-of-00003\.tar"):
+        shards.complete(files, "x", exact=False)
+    told = "^x: the card tells 1,005 examples of train, and the files hold 5; download them again, "
+    with pytest.raises(DataError, match=told):
+        shards.compare({"train": 1005}, {"train": 5}, "x")

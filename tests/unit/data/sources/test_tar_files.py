@@ -64,8 +64,9 @@ def test_a_missing_label_and_other_names_of_classes(tmp_path: Path) -> None:
     assert found.class_names == ("owl",)
     assert found.labels.tolist() == [0, -1, -1]
     (tmp_path / "classnames.txt").write_text("cat\ndog\n")
-    with pytest.raises(DataError, match=r"0.tar/a.jpg: the label is 'owl'; classes are 'cat' to"):
+    with refused_by("data.sources.shards.class_ids", kind=DataError) as caught:
         open_source(name, split="whole")
+    assert "0.tar/a.jpg: the label is 'owl'" in str(caught.value)
     cfg = DataConfig(batch_size=3, transform=TransformConfig(crop=Crop.RESIZE))
     (tmp_path / "classnames.txt").unlink()
     batches = train_batches(found, cfg, views=one_view(cfg.transform, (8, 8), 3), seed=0)
@@ -80,7 +81,7 @@ def test_a_field_that_no_key_has(tmp_path: Path) -> None:
     name = f"tar:{write_tar(tmp_path / '0.tar', {'a.jpg': b'a', 'a.cls': b'1'})}"
     with pytest.raises(UserError, match=r"/0.tar: no image has a label KEY.clas or 'clas' in KEY."):
         open_source(f"{name}?label=clas", split="whole")
-    with pytest.raises(UserError, match=r"\?config=x: \?config= is for hf: alone; leave it out"):
+    with refused_by("data.sources.shards.find"):
         open_source(f"{name}?config=x", split="whole")
 
 
@@ -107,8 +108,9 @@ def test_a_shard_that_is_cut(source, tars: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"002.tar: 00023.jpg: the file is shorter than when it"):
         found.read(23)
-    with pytest.raises(DataError, match=r"mine-train-002.tar: cut off: '000\d\d.jpg' ends at byte"):
+    with refused_by("data.sources.tar_index._index_shard", kind=DataError) as caught:
         open_source(f"tar:{tars}/*.tar", split="train")
+    assert "mine-train-002.tar" in str(caught.value)
     shard.unlink()
     with refused_by("data.sources.partition.absolute_slices"):
         open_source(f"tar:{tars}/*.tar", split="val")

@@ -184,7 +184,7 @@ def test_policies_fill_with_the_mean_of_the_data(photos, monkeypatch):
 
 
 def test_a_random_transform_is_refused_for_evaluation(photos):
-    with pytest.raises(UserError, match="transform draws at random"):
+    with refused_by("data.checks.check_fixed"):
         eval_batches(photos, one_view(RANDOM, (16, 16), 3), batch_size=4)
 
 

@@ -4,6 +4,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from vit_jax import models
+from vit_jax.errors import UserError
 from vit_jax.models.families import hybrid
 from vit_jax.models.families.hybrid import Standardise
 from vit_jax.models.layers.mlp import Gelu
@@ -35,3 +39,8 @@ def test_only_google_s_standardisation_is_published() -> None:
     for name, cfg in hybrid.FAMILY.variants.items():
         assert cfg.weight_std is Standardise.GOOGLE, name
         assert cfg.gelu is Gelu.TANH, name
+
+
+def test_patches_have_one_size() -> None:
+    with pytest.raises(UserError, match="base_patch, base_grid and drawn_patches are a plain ViT"):
+        models.create(models.variant("r_vit_ti16", base_patch=(2,), base_grid=(4,)))

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.refusals import refused_by
+from tests.refusals import RANGE, Told, refused_as, refused_by
 from vit_jax import config as config_lib
 from vit_jax import models, weights
-from vit_jax.errors import UserError
 from vit_jax.models import SwinConfig
 from vit_jax.models.families import swin
 from vit_jax.models.layers.window import fit_window, shift_mask
@@ -82,21 +81,21 @@ def small(**fields: object) -> SwinConfig:
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"image_size": (18, 24)}, "nearest image_size"),
+        ({"image_size": (18, 24)}, ("models.base.grid", "model.patch")),
         ({"num_heads": (2, 5)}, r"5 does not divide the width of stage 1, model.dim=12 \* 2"),
         ({"num_heads": (2,)}, r"one number for each stage"),
         ({"depths": (), "num_heads": ()}, r"one number for each stage"),
-        ({"depths": (2, 0)}, r"depths=\(2, 0\)"),
+        ({"depths": (2, 0)}, (RANGE, "model.depths")),
         ({"window": (3, 3, 3)}, r"each of the 2 stages"),
         ({"window": ()}, r"model.window=\(\)"),
-        ({"window": (0,)}, r"window=\(0,\)"),
+        ({"window": (0,)}, (RANGE, "model.window")),
         ({"mlp_ratio": 0.05}, "mlp_ratio=0.05"),
-        ({"drop_path_rate": 1.0}, "drop_path_rate"),
-        ({"attention_dropout_rate": -0.1}, "attention_dropout_rate"),
+        ({"drop_path_rate": 1.0}, (RANGE, "model.drop_path_rate")),
+        ({"attention_dropout_rate": -0.1}, (RANGE, "model.attention_dropout_rate")),
     ],
 )
-def test_impossible_configs_are_named(fields: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_impossible_configs_are_named(fields: dict, message: Told) -> None:
+    with refused_as(message):
         models.create(small(**fields))
 
 
@@ -108,7 +107,7 @@ def test_wrong_input_is_named() -> None:
 def test_a_tensor_axis_divides_the_heads_of_every_stage() -> None:
     cfg = config_lib.Config(model=small(num_heads=(2, 3)))
     cfg.mesh.tensor = 2
-    with pytest.raises(UserError, match=r"mesh.tensor=2 must divide model.num_heads=\(2, 3\)"):
+    with refused_by("config.checks.check_batch", "mesh.tensor"):
         config_lib.check_batch(cfg, 1)
     cfg.model.num_heads = (2, 4)
     config_lib.check_batch(cfg, 1)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from vit_jax.devices import hardware
+from vit_jax.errors import UserError
+from vit_jax.models.layers.attention import AttentionImpl, check_impl, check_target
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 
 
@@ -61,3 +63,27 @@ def test_flash_attention_is_for_nvidia_from_ampere_on(capability: str, runs: boo
     device = types.SimpleNamespace(platform="gpu", device_kind="", compute_capability=capability)
     assert hardware.of(device).has_cudnn == runs
     assert not hardware.target().has_cudnn
+
+
+def test_what_a_kernel_cannot_compute_is_refused() -> None:
+    check_impl(AttentionImpl.CUDNN, True, 128, 0.0)
+    check_impl(AttentionImpl.XLA, False, 6, 0.5)
+    with pytest.raises(UserError, match=r"^model\.attention=pallas cannot drop weights; set model"):
+        check_impl(AttentionImpl.PALLAS, True, 64, 0.1)
+    for half, width in ((False, 64), (True, 6), (True, 136)):
+        told = rf"attention=cudnn needs model\.dtype=bfloat16 and .* \(dim/num_heads={width}\)"
+        with pytest.raises(UserError, match=told):
+            check_impl(AttentionImpl.CUDNN, half, width, 0.0)
+
+
+def test_training_on_hardware_without_the_kernel_is_refused() -> None:
+    h100 = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
+    check_target(AttentionImpl.AUTO)
+    with hardware.tracing_for(h100):
+        check_target(AttentionImpl.CUDNN)
+        told = "^model.attention=pallas needs a TPU, not NVIDIA H100 80GB HBM3; choose auto$"
+        with pytest.raises(UserError, match=told):
+            check_target(AttentionImpl.PALLAS)
+    told = "^model.attention=cudnn needs an NVIDIA GPU from Ampere on, not cpu; choose auto$"
+    with hardware.tracing_for(hardware.Target("cpu")), pytest.raises(UserError, match=told):
+        check_target(AttentionImpl.CUDNN)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import Told, refused_as
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.weights.published import hf_images
@@ -103,6 +104,7 @@ def test_every_size_before_the_cut_is_met(subtests: pytest.Subtests) -> None:
             assert math.floor(149 / found.transform.crop_ratio) == side
 
 
+UNITS = ("weights.published.table.check_normalisation", "")
 BAD = [
     ({}, "x/pre.json: size=None must hold height and width, or shortest_edge"),
     ({"size": {"height": 8}}, "must hold height and width"),
@@ -117,9 +119,9 @@ BAD = [
     ({"size": 8, "image_std": [0.5, 0.5, 0]}, "image_std=.* must be greater than 0"),
     ({"size": 8, "rescale_factor": 0}, "rescale_factor=0 must not be 0"),
     ({"size": 8, "rescale_factor": -1}, "must be a number from 0"),
-    ({"size": 8, "image_mean": [123.675, 116.28, 103.53]}, "pixels of no usual range.* divided by"),
-    ({"size": 8, "image_std": [58.395, 57.12, 57.375]}, "pixels of no usual range"),
-    ({"size": 8, "do_rescale": False}, "pixels of no usual range"),
+    ({"size": 8, "image_mean": [123.675, 116.28, 103.53]}, UNITS),
+    ({"size": 8, "image_std": [58.395, 57.12, 57.375]}, UNITS),
+    ({"size": 8, "do_rescale": False}, UNITS),
     ({"size": 8, "do_flip_channel_order": True}, "gives blue before red"),
     ({"size": 8, "rescale_offset": True}, "moves pixels after scaling"),
     ({"size": 8, "do_pad": True}, "pads images"),
@@ -127,8 +129,8 @@ BAD = [
 
 
 @pytest.mark.parametrize("values, message", BAD)
-def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
+def test_what_cannot_be_is_named(values: dict[str, Any], message: Told) -> None:
+    with refused_as(message) as error:
         read(**values)
     assert "\n" not in str(error.value)
 
