@@ -11,11 +11,11 @@ import numpy as np
 
 from vit_jax import models, trees
 from vit_jax.models.layers.mlp import Gelu
-from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool
+from vit_jax.models.text import TextConfig, TextInit, TextPool, TowerHead
 from vit_jax.models.two_towers import TwoTowers
 from vit_jax.text import vocabularies
+from vit_jax.weights import two_towers as names
 from vit_jax.weights.apply import fill
-from vit_jax.weights.names import two_towers as names
 from vit_jax.weights.readers import npz_file, safetensors_file
 
 GOLDEN = Path(__file__).with_name("golden") / "image_text"
@@ -42,13 +42,13 @@ def _siglip(image: models.ModelConfig, dim: int, **fields: Any) -> TwoTowers:
         mlp_dim=64,
         causal=False,
         pool=TextPool.LAST,
-        projection=Projection.AFFINE,
+        projection=TowerHead.AFFINE,
         gelu=Gelu.TANH,
         norm_eps=1e-6,
         init=TextInit.SIGLIP,
         **fields,
     )
-    none = Projection.NONE
+    none = TowerHead.NONE
     return TwoTowers(image=image, text=text, dim=dim, image_projection=none, has_bias=True)
 
 

@@ -22,7 +22,7 @@ from vit_jax.models import BiTConfig, SwinConfig, pair, two_towers
 from vit_jax.objectives import contrastive
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
-from vit_jax.weights.names import two_towers as pair_names
+from vit_jax.weights import two_towers as pair_names
 
 
 def write_weights(kind: str, model: Any, place: Path) -> str:
@@ -46,7 +46,7 @@ def write_pair(cfg: Config, place: Path) -> str:
     both = contrastive.pair(cfg.objective, cfg.model)
     params, _ = two_towers.init(both, jax.random.key(1))
     params = jax.tree.map(np.asarray, params)
-    written = pair_names.state({"params": params}, both, pair_names.Form.TRANSFORMERS)
+    written = pair_names.state({"params": params}, both, pair_names.Codebase.TRANSFORMERS)
     save_file(written, f"{place}.safetensors")
     return f"timm:{place}.safetensors"
 

@@ -622,6 +622,8 @@ def test_published_pairs_are_tuned_by_their_own_loss_on_their_own_images() -> No
         assert (cfg.optim.lr, cfg.optim.weight_decay, cfg.data.batch_size) == (1e-5, 0.1, 512)
         assert cfg.objective.loss == ("sigmoid" if name.startswith("siglip") else "softmax")
         assert (len(cfg.data.mean) == 3) == ("clip" in name), name
+
+
 def test_an_unknown_choice_is_told_all_of_them() -> None:
     assert choose("run", "b", ["a", "b"]) == "b"
     with pytest.raises(UserError, match=r"^unknown run 'c'; valid: a, b$"):

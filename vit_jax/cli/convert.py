@@ -16,13 +16,13 @@ from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.process import startup
 from vit_jax.storage import files
 from vit_jax.weights import export
-from vit_jax.weights.names.two_towers import Form
 from vit_jax.weights.published import words
+from vit_jax.weights.two_towers import Codebase
 
 _KINDS = {"timm": "timm:FILE.safetensors", "hf": "hf:FOLDER"}
 # Of both towers, with --texts.
 _PAIRS = {"hf": "hf:FOLDER", "open_clip": "open_clip:FOLDER", "npz": "npz:FILE.npz"}
-_FORMS = {"hf": Form.TRANSFORMERS, "open_clip": Form.OPEN_CLIP, "npz": Form.BIG_VISION}
+_FORMS = {"hf": Codebase.TRANSFORMERS, "open_clip": Codebase.OPEN_CLIP, "npz": Codebase.BIG_VISION}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -83,16 +83,16 @@ def _write_folder(folder: Path, given: Convert, found: Trained) -> None:
     print(f"{folder}: {', '.join(contents)}, {size:,} bytes, from {found.ref}")
 
 
-def _write_pair(place: Path, to: Form, given: Convert, found: Trained) -> None:
+def _write_pair(place: Path, to: Codebase, given: Convert, found: Trained) -> None:
     """Write both towers; a line says where the tokenizer is."""
-    if to is Form.BIG_VISION:
+    if to is Codebase.BIG_VISION:
         files.check_file(place, "--to", force=given.force, suffix=".npz")
     else:
         files.check_folder(place, "--to", force=given.force)
     pair = pairs.load(found)
     pairs_folder.check(pair.towers, to)
     trained = _read(found)
-    if to is Form.BIG_VISION:
+    if to is Codebase.BIG_VISION:
         data = pairs_folder.make_npz(trained, pair)
         with files.refused(f"cannot write {place}"):
             files.write(place, data)
@@ -104,7 +104,7 @@ def _write_pair(place: Path, to: Form, given: Convert, found: Trained) -> None:
     print(f"{place}: {', '.join(contents)}, {size:,} bytes, from {found.ref}")
     if words.OWN in contents:
         print(f"{words.OWN} is the tokenizer, which vit_jax alone reads")
-    if to is Form.OPEN_CLIP and pairs_folder.crops_otherwise(found.transform):
+    if to is Codebase.OPEN_CLIP and pairs_folder.crops_otherwise(found.transform):
         how = f"{found.transform.crop.value} {found.transform.crop_ratio:.4g}"
         print(f"open_clip does not cut images by {how}, as evaluation here does")
 

@@ -28,20 +28,20 @@ from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.rope import Rope
-from vit_jax.models.text import Projection, TextPool
+from vit_jax.models.text import TextPool, TowerHead
 from vit_jax.models.two_towers import TwoTowers
 from vit_jax.storage import files, foreign
 from vit_jax.text import published, tokenizers, vocabularies
 from vit_jax.text.cleaning import Clean
 from vit_jax.text.tokenizers import Tokenizer
+from vit_jax.weights import two_towers as names
 from vit_jax.weights.config import KINDS, split
 from vit_jax.weights.names import hf_config
-from vit_jax.weights.names import two_towers as names
-from vit_jax.weights.names.two_towers import Form
 from vit_jax.weights.published import hf_images, pairs, timm_config, words
 from vit_jax.weights.published.pairs import OPEN_CLIP
 from vit_jax.weights.readers import repository
 from vit_jax.weights.readers.repository import CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS
+from vit_jax.weights.two_towers import Codebase
 
 _ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_pytorch_tanh", Gelu.QUICK: "quick_gelu"}
 # How open_clip cleans texts for others' tokenizers.
@@ -51,18 +51,18 @@ _FREE |= {"dropout_rate", "attention_dropout_rate", "drop_path_rate", "drop_path
 _FREE |= {"dynamic_image_size"}
 
 
-def check(towers: TwoTowers, to: Form) -> None:
+def check(towers: TwoTowers, to: Codebase) -> None:
     """Refuse, before weights are read, a pair that a code has no network for.
 
     Raises UserError: naming the field that stands in the way.
     """
-    if to is Form.TRANSFORMERS:
+    if to is Codebase.TRANSFORMERS:
         transformers_config(towers)
-    elif to is Form.OPEN_CLIP:
+    elif to is Codebase.OPEN_CLIP:
         open_clip_config(towers)
 
 
-def make_folder(trained: Trained, pair: Pair, to: Form) -> dict[str, bytes]:
+def make_folder(trained: Trained, pair: Pair, to: Codebase) -> dict[str, bytes]:
     """Return the files of a folder that transformers or open_clip loads.
 
     The tokenizer's published files are among them; where there are none, or they would be read as
@@ -72,7 +72,7 @@ def make_folder(trained: Trained, pair: Pair, to: Form) -> dict[str, bytes]:
     """
     state = names.state(image_text.both(trained, pair), pair.towers, to)
     weights = safetensors.numpy.save(state, metadata={"format": "pt"})
-    if to is Form.TRANSFORMERS:
+    if to is Codebase.TRANSFORMERS:
         size = trained.image_size
         images = (trained.mean, trained.std, trained.transform, size, trained.channels)
         found = {
@@ -99,7 +99,7 @@ def make_npz(trained: Trained, pair: Pair) -> bytes:
 
     Raises UserError: an encoder that big_vision has no names for.
     """
-    state = names.state(image_text.both(trained, pair), pair.towers, Form.BIG_VISION)
+    state = names.state(image_text.both(trained, pair), pair.towers, Codebase.BIG_VISION)
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, **state)
     return out.getvalue()
@@ -164,8 +164,8 @@ def open_clip_config(towers: TwoTowers) -> dict[str, Any]:
         "mlp_ratio": text.mlp_dim / text.dim,
         "no_causal_mask": not text.causal,
         "pool_type": "eos" if text.end_id else _POOLS[text.pool],
-        "proj_type": "none" if text.projection is Projection.NONE else "linear",
-        "proj_bias": text.projection is Projection.AFFINE,
+        "proj_type": "none" if text.projection is TowerHead.NONE else "linear",
+        "proj_bias": text.projection is TowerHead.AFFINE,
         "norm_kwargs": {"eps": text.norm_eps},
     }
     if text.end_id:
@@ -229,13 +229,13 @@ def _native_vision(image: ViTConfig) -> dict[str, Any]:
 def _trunk_vision(name: str, towers: TwoTowers) -> dict[str, Any]:
     """Return vision_cfg of a network of timm's."""
     pool = {Pool.MAP: "map", Pool.CLS: "token", Pool.GAP: "avg"}[towers.image.pool]  # pyright: ignore[reportAttributeAccessIssue]
-    projected = towers.image_projection is not Projection.NONE
+    projected = towers.image_projection is not TowerHead.NONE
     return {
         "timm_model_name": name,
         "timm_model_pretrained": False,
         "timm_pool": pool,
         "timm_proj": "linear" if projected else "none",
-        "timm_proj_bias": towers.image_projection is Projection.AFFINE,
+        "timm_proj_bias": towers.image_projection is TowerHead.AFFINE,
         "image_size": _sides(towers.image, "image_size"),
     }
 

@@ -34,7 +34,7 @@ class TextPool(enum.StrEnum):
     FIRST = "first"  # the first place
 
 
-class Projection(enum.StrEnum):
+class TowerHead(enum.StrEnum):
     """The layer from a tower's vector to the space that both towers share."""
 
     NONE = "none"  # the vector itself
@@ -77,7 +77,7 @@ class TextConfig:
     causal: bool = True
     pool: TextPool = TextPool.END
     end_id: int = value(0, least=0, note="0 is the largest id")
-    projection: Projection = Projection.LINEAR
+    projection: TowerHead = TowerHead.LINEAR
     gelu: Gelu = Gelu.QUICK
     norm_eps: float = 1e-5
     qk_norm: bool = False
@@ -144,7 +144,7 @@ class TextTower(nn.Module):
         x, _ = stacked(x, jnp.zeros(cfg.depth))
         x = self._pool(x, tokens)
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
-        if cfg.projection is Projection.NONE:
+        if cfg.projection is TowerHead.NONE:
             return x.astype(jnp.float32)
         return projection(cfg.projection, self.out_dim, "head")(x)
 
@@ -161,10 +161,10 @@ class TextTower(nn.Module):
                 return jnp.take_along_axis(x, place[:, None, None], axis=1)[:, 0]
 
 
-def projection(kind: Projection, out_dim: int, name: str) -> Dense:
+def projection(kind: TowerHead, out_dim: int, name: str) -> Dense:
     """Create the layer to the shared space, computed in float32."""
     return Dense(
-        out_dim, jnp.float32, RULES[Init.JAX].linear, use_bias=kind is Projection.AFFINE, name=name
+        out_dim, jnp.float32, RULES[Init.JAX].linear, use_bias=kind is TowerHead.AFFINE, name=name
     )
 
 

@@ -22,7 +22,7 @@ from vit_jax import errors, models
 from vit_jax.errors import UserError
 from vit_jax.models import facts, text
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.text import Projection, TextConfig, TextTower
+from vit_jax.models.text import TextConfig, TextTower, TowerHead
 from vit_jax.settings.fields import annotations, conformed
 
 TEXT, IMAGE_HEAD, SCALE, BIAS = "text", "image_head", "logit_scale", "logit_bias"
@@ -49,7 +49,7 @@ class TwoTowers:
     image: ModelConfig
     text: TextConfig
     dim: int
-    image_projection: Projection = Projection.LINEAR
+    image_projection: TowerHead = TowerHead.LINEAR
     has_bias: bool = False
 
 
@@ -62,10 +62,10 @@ def validate(cfg: TwoTowers, below: str = "") -> None:
             "to 0",
             field="model.num_classes",
         )
-    if cfg.text.projection is Projection.NONE and cfg.text.dim != cfg.dim:
+    if cfg.text.projection is TowerHead.NONE and cfg.text.dim != cfg.dim:
         dims = f"{below}text.dim={cfg.text.dim} to be {below}dim={cfg.dim}"
         raise UserError(f"{below}text.projection=none needs {dims}")
-    if cfg.image_projection is Projection.NONE and (width := features_width(cfg.image)) != cfg.dim:
+    if cfg.image_projection is TowerHead.NONE and (width := features_width(cfg.image)) != cfg.dim:
         features = f"the images' features, of width {width}, to be {below}dim={cfg.dim}"
         raise UserError(f"{below}image_projection=none needs {features}")
 
@@ -150,7 +150,7 @@ def init_beside(
     tokens = jnp.zeros((1, cfg.text.context), jnp.int32)
     drawn = tower(looped).init(keys[0], tokens)["params"]
     found: dict[str, Any] = {TEXT: text.initial(drawn, cfg.text, keys[1])}
-    if cfg.image_projection is not Projection.NONE:
+    if cfg.image_projection is not TowerHead.NONE:
         width = features_width(cfg.image)
         head = text.projection(cfg.image_projection, cfg.dim, IMAGE_HEAD)
         found[IMAGE_HEAD] = head.init(keys[2], jnp.zeros((1, width)))["params"]
@@ -175,7 +175,7 @@ def embed_image(
 ) -> Float32[Array, "B E"]:
     """Return the unit vectors of images, from the encoder's features."""
     x = features.astype(jnp.float32)
-    if cfg.image_projection is not Projection.NONE:
+    if cfg.image_projection is not TowerHead.NONE:
         head = text.projection(cfg.image_projection, cfg.dim, IMAGE_HEAD)
         x = cast(jax.Array, head.apply({"params": params[IMAGE_HEAD]}, x))
     return unit(x)

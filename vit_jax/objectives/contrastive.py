@@ -23,7 +23,7 @@ from vit_jax.data import DataConfig, Source
 from vit_jax.data.sources.captions import CAPTION_ID, CUT, TOKENS, Tokenized
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, contrastive, two_towers
-from vit_jax.models.text import Projection, TextConfig
+from vit_jax.models.text import TextConfig, TowerHead
 from vit_jax.models.two_towers import BIAS, SCALE, TwoTowers
 from vit_jax.objectives.base import (
     Aux,
@@ -81,7 +81,7 @@ class ContrastiveConfig(ObjectiveConfig):
     loss: ContrastiveLoss = ContrastiveLoss.SOFTMAX
     text: TextConfig = group(TextConfig)
     dim: int = value(512, least=1)
-    image_projection: Projection = Projection.LINEAR
+    image_projection: TowerHead = TowerHead.LINEAR
     tokenizer: str = value("", free=True)
     scale: float = value(0.0, least=0, note="0 is the published start")
     bias: float = two_towers.SIGLIP_BIAS

@@ -14,7 +14,7 @@ from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig, RetrievalEval, ZeroShotEval
 from vit_jax.models import DType, ModelConfig
 from vit_jax.models import two_towers as pairs
-from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool
+from vit_jax.models.text import TextConfig, TextInit, TextPool, TowerHead
 from vit_jax.objectives import ContrastiveConfig, ContrastiveLoss, Lock
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
 from vit_jax.recipes import choose, folder
@@ -252,7 +252,7 @@ def small() -> Config:
         mlp_dim=384,
         causal=False,
         pool=TextPool.LAST,
-        projection=Projection.AFFINE,
+        projection=TowerHead.AFFINE,
         norm_eps=1e-6,
         init=TextInit.SIGLIP,
     )

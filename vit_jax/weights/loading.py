@@ -15,13 +15,13 @@ from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.models.initial import drawn
 from vit_jax.process import waiting
-from vit_jax.weights import grids
+from vit_jax.weights import grids, two_towers
 from vit_jax.weights import resize as resize_lib
 from vit_jax.weights.apply import OtherHead, fill
 from vit_jax.weights.config import CHECKPOINT, KINDS, OWN_PARAMETERS, Base, ResizeRule, split
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
-from vit_jax.weights.names import google, hf, hf_config, timm, two_towers
+from vit_jax.weights.names import google, hf, hf_config, timm
 from vit_jax.weights.published import pairs
 from vit_jax.weights.published import table as published
 from vit_jax.weights.readers import npz_file, repository, safetensors_file, torch_file

@@ -19,7 +19,7 @@ from vit_jax.inference import pairs
 from vit_jax.models import two_towers
 from vit_jax.models.text import TextConfig
 from vit_jax.objectives import ContrastiveConfig, contrastive
-from vit_jax.weights.names.two_towers import Form
+from vit_jax.weights.two_towers import Codebase
 
 TEXTS = ["ab c", "a photo of 7 things", "", "ß and 🚲"]
 
@@ -107,13 +107,13 @@ def test_a_pair_that_others_lack_is_refused_before_anything_is_written(tmp_path,
 
 def test_each_named_pair_is_described_or_refused():
     for name in ("clip_l14_336", "openclip_b32", "pe_core_b16", "siglip_l16_256"):
-        pairs_folder.check(two_towers.variant(name), Form.OPEN_CLIP)
+        pairs_folder.check(two_towers.variant(name), Codebase.OPEN_CLIP)
     for name in ("clip_b16", "siglip_b16", "siglip2_so400m14_384"):
-        pairs_folder.check(two_towers.variant(name), Form.TRANSFORMERS)
+        pairs_folder.check(two_towers.variant(name), Codebase.TRANSFORMERS)
     for name, to, words in (
-        ("siglip_b16", Form.OPEN_CLIP, "open_clip has no such pair: model.gelu is erf there"),
-        ("pe_core_b16", Form.TRANSFORMERS, "no ViT of transformers' has model.pool_heads"),
-        ("siglip_so400m16_i18n_256", Form.TRANSFORMERS, "text.projection is affine there"),
+        ("siglip_b16", Codebase.OPEN_CLIP, "open_clip has no such pair: model.gelu is erf there"),
+        ("pe_core_b16", Codebase.TRANSFORMERS, "no ViT of transformers' has model.pool_heads"),
+        ("siglip_so400m16_i18n_256", Codebase.TRANSFORMERS, "text.projection is affine there"),
     ):
         with pytest.raises(UserError, match=words):
             pairs_folder.check(two_towers.variant(name), to)

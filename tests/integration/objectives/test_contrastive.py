@@ -18,7 +18,7 @@ from vit_jax.checkpoints.reader import find
 from vit_jax.checkpoints.reader import load as read
 from vit_jax.config.tree import Config
 from vit_jax.data import Crop
-from vit_jax.models.text import Projection
+from vit_jax.models.text import TowerHead
 from vit_jax.objectives import Lock
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import image_text
@@ -95,7 +95,7 @@ def test_a_locked_image_tower_stays_to_the_bit_with_its_statistics(
     teachers.save(tmp_path / "tower", tower)
     cfg = _config(place)
     cfg.model = dataclasses.replace(tower, num_classes=0)
-    cfg.objective.lock, cfg.objective.image_projection = Lock.IMAGE, Projection.LINEAR
+    cfg.objective.lock, cfg.objective.image_projection = Lock.IMAGE, TowerHead.LINEAR
     cfg.init = InitConfig(weights=f"ckpt:{tmp_path / 'tower'}", skip=("^head/",))
     cfg.data.transform.crop, cfg.data.transform.area = Crop.RESIZE, ()
     cfg.duration, cfg.checkpoint.every = "2 steps", "1 steps"

@@ -11,7 +11,7 @@ from tests.unit.models.tiny import TINY
 from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import two_towers
-from vit_jax.models.text import Projection, TextConfig, TextPool
+from vit_jax.models.text import TextConfig, TextPool, TowerHead
 
 # Of the published files: OpenAI's, open_clip's docs/model_profile.csv, big_vision's, PE's.
 COUNTS = {
@@ -47,7 +47,7 @@ def test_counts_are_exact(subtests: pytest.Subtests) -> None:
             params = two_towers.abstract(cfg)["params"]
             image = trees.num_params(models.abstract(cfg.image)["params"])
             width = two_towers.features_width(cfg.image)
-            head = width * cfg.dim if cfg.image_projection is Projection.LINEAR else 0
+            head = width * cfg.dim if cfg.image_projection is TowerHead.LINEAR else 0
             own = text_count(cfg.text, cfg.dim)
             assert trees.num_params(params["text"]) == own
             assert trees.num_params(params) == image + head + own + 1 + cfg.has_bias
@@ -70,10 +70,10 @@ def test_a_size_is_the_images() -> None:
     "changes, words",
     [
         (
-            {"text": TextConfig(projection=Projection.NONE)},
+            {"text": TextConfig(projection=TowerHead.NONE)},
             "text.projection=none needs text.dim=512",
         ),
-        ({"image_projection": Projection.NONE}, "image_projection=none needs the images' features"),
+        ({"image_projection": TowerHead.NONE}, "image_projection=none needs the images' features"),
         ({"text": TextConfig(num_heads=7)}, "text.num_heads=7 does not divide text.dim=512"),
         ({"text": TextConfig(end_id=99_999)}, "text.end_id=99999 is no token of text.vocab_size"),
         (

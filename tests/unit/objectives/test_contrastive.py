@@ -14,7 +14,7 @@ from vit_jax import models, objectives
 from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
 from vit_jax.models import two_towers
-from vit_jax.models.text import Projection
+from vit_jax.models.text import TowerHead
 from vit_jax.objectives import Lock
 from vit_jax.recipes import image_text
 
@@ -36,7 +36,7 @@ def _has_classes(cfg: Config) -> None:
 
 
 def _meets_nowhere(cfg: Config) -> None:
-    cfg.objective.text.projection, cfg.objective.dim = Projection.NONE, 32
+    cfg.objective.text.projection, cfg.objective.dim = TowerHead.NONE, 32
 
 
 @pytest.mark.parametrize(

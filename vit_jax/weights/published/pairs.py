@@ -10,7 +10,7 @@ from vit_jax.errors import UserError, shown, unknown
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.text import Projection, TextConfig, TextInit, TextPool
+from vit_jax.models.text import TextConfig, TextInit, TextPool, TowerHead
 from vit_jax.models.two_towers import TwoTowers
 from vit_jax.weights.layout import Shape
 from vit_jax.weights.names import hf_config
@@ -65,7 +65,7 @@ def transformers(
     Raises UserError: a value that no tower here has.
     """
     kind = str(tree["model_type"])
-    found = _Values({**_TEXTS[kind], **tree["text_config"]}, f"{source}: text_config")
+    found = _Section({**_TEXTS[kind], **tree["text_config"]}, f"{source}: text_config")
     is_clip = kind == "clip"
     end = found.integer("eos_token_id", least=0) if is_clip else 0
     head = "text_projection.weight" if is_clip else "text_model.head.weight"
@@ -82,16 +82,16 @@ def transformers(
         causal=is_clip,
         pool=TextPool.END if is_clip else TextPool.LAST,
         end_id=0 if end == _LARGEST else end,
-        projection=Projection.LINEAR if is_clip else Projection.AFFINE,
+        projection=TowerHead.LINEAR if is_clip else TowerHead.AFFINE,
         init=TextInit.CLIP if is_clip else TextInit.SIGLIP,
     )
     if not shape and not is_clip:
-        text.projection = Projection.NONE
+        text.projection = TowerHead.NONE
     return TwoTowers(
         image=models.with_fields(image, {"num_classes": 0}),
         text=text,
         dim=shape[0] if shape else text.dim,
-        image_projection=Projection.LINEAR if is_clip else Projection.NONE,
+        image_projection=TowerHead.LINEAR if is_clip else TowerHead.NONE,
         has_bias=not is_clip,
     )
 
@@ -102,8 +102,8 @@ def open_clip(tree: Mapping[str, Any], source: str) -> TwoTowers:
     Raises UserError: a tower that is not here: a language model, a ResNet of CLIP's, CoCa.
     """
     cfg = tree.get("model_cfg", tree)
-    found = _Values(cfg, source)
-    vision, texts = (_Values(found.group(f"{x}_cfg"), source) for x in ("vision", "text"))
+    found = _Section(cfg, source)
+    vision, texts = (_Section(found.group(f"{x}_cfg"), source) for x in ("vision", "text"))
     for key, what in (("hf_model_name", "a language model"), ("embed_cls", "CoCa's text tower")):
         if texts.tree.get(key):
             raise texts.wrong(f"text_cfg.{key}", f"is {what}, which is not here")
@@ -115,12 +115,12 @@ def open_clip(tree: Mapping[str, Any], source: str) -> TwoTowers:
         image=image,
         text=_open_clip_text(texts, gelu),
         dim=dim,
-        image_projection=_image_projection(vision) if timm else Projection.LINEAR,
+        image_projection=_image_projection(vision) if timm else TowerHead.LINEAR,
         has_bias=found.tree.get("init_logit_bias") is not None,
     )
 
 
-def _open_clip_text(found: "_Values", gelu: Gelu) -> TextConfig:
+def _open_clip_text(found: "_Section", gelu: Gelu) -> TextConfig:
     norm = found.tree.get("norm_kwargs") or {}
     act = found.tree.get("act_kwargs") or {}
     width = found.integer("width", 512)
@@ -141,11 +141,11 @@ def _open_clip_text(found: "_Values", gelu: Gelu) -> TextConfig:
         causal=not found.flag("no_causal_mask", default=False),
         pool=pools[pool],
         end_id=found.integer("eos_id", 0, least=0) if pool == "eos" else 0,
-        projection=Projection.NONE
+        projection=TowerHead.NONE
         if proj == "none" or not proj
-        else Projection.AFFINE
+        else TowerHead.AFFINE
         if has_bias
-        else Projection.LINEAR,
+        else TowerHead.LINEAR,
         gelu=Gelu.TANH if act.get("approximate") == "tanh" else gelu,
         norm_eps=float(norm.get("eps", 1e-5)),
         layer_scale=found.number("ls_init_value", 0.0),
@@ -153,7 +153,7 @@ def _open_clip_text(found: "_Values", gelu: Gelu) -> TextConfig:
     )
 
 
-def _native(found: "_Values", gelu: Gelu) -> ModelConfig:
+def _native(found: "_Section", gelu: Gelu) -> ModelConfig:
     """Return open_clip's own ViT."""
     layers = found.tree.get("layers", 12)
     if isinstance(layers, list):
@@ -182,7 +182,7 @@ def _native(found: "_Values", gelu: Gelu) -> ModelConfig:
     )
 
 
-def _trunk(name: str, found: "_Values", source: str) -> ModelConfig:
+def _trunk(name: str, found: "_Section", source: str) -> ModelConfig:
     """Return the network of timm's."""
     size = list(found.pair("image_size", 224))
     tree = {"architecture": name, "num_classes": 0, "pretrained_cfg": {"input_size": [3, *size]}}
@@ -197,15 +197,15 @@ def _trunk(name: str, found: "_Values", source: str) -> ModelConfig:
     return models.with_fields(cfg, fields)
 
 
-def _image_projection(found: "_Values") -> Projection:
+def _image_projection(found: "_Section") -> TowerHead:
     """Return the layer after timm's network; where none is named, that is the network's head."""
     kind = found.tree.get("timm_proj", "linear")
     if kind not in ("linear", "none", "", None):
         raise found.wrong("vision_cfg.timm_proj", "must be linear or none")
     if kind == "none":
-        return Projection.NONE
+        return TowerHead.NONE
     has_bias = kind == "linear" and found.flag("timm_proj_bias", default=False)
-    return Projection.AFFINE if has_bias else Projection.LINEAR
+    return TowerHead.AFFINE if has_bias else TowerHead.LINEAR
 
 
 def open_clip_images(tree: Mapping[str, Any], cfg: ModelConfig, source: str) -> Preprocessing:
@@ -213,7 +213,7 @@ def open_clip_images(tree: Mapping[str, Any], cfg: ModelConfig, source: str) -> 
 
     Raises UserError: a value that cannot be.
     """
-    found = _Values(tree.get("preprocess_cfg") or {}, source)
+    found = _Section(tree.get("preprocess_cfg") or {}, source)
     resizes = {
         "bicubic": Resize.BICUBIC,
         "bilinear": Resize.BILINEAR_ANTIALIAS,
@@ -236,7 +236,7 @@ def open_clip_images(tree: Mapping[str, Any], cfg: ModelConfig, source: str) -> 
     return Preprocessing(mean, std, transform, models.input_shape(cfg)[:2], source)
 
 
-class _Values:
+class _Section:
     """Values of a stranger's file, each checked as it is asked for."""
 
     def __init__(self, tree: Any, source: str) -> None:

@@ -9,17 +9,17 @@ from tests.unit.models.tiny import TINY
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models.two_towers import TwoTowers
+from vit_jax.weights import two_towers as names
 from vit_jax.weights.apply import fill, in_memory
-from vit_jax.weights.names import two_towers as names
-from vit_jax.weights.names.two_towers import Form
+from vit_jax.weights.two_towers import Codebase
 
 FORMS = {
-    "clip_quickgelu.safetensors": Form.TRANSFORMERS,
-    "open_clip.safetensors": Form.OPEN_CLIP,
-    "siglip.safetensors": Form.TRANSFORMERS,
-    "siglip2.safetensors": Form.TRANSFORMERS,
-    "siglip_open_clip.safetensors": Form.OPEN_CLIP,
-    "siglip_big_vision.npz": Form.BIG_VISION,
+    "clip_quickgelu.safetensors": Codebase.TRANSFORMERS,
+    "open_clip.safetensors": Codebase.OPEN_CLIP,
+    "siglip.safetensors": Codebase.TRANSFORMERS,
+    "siglip2.safetensors": Codebase.TRANSFORMERS,
+    "siglip_open_clip.safetensors": Codebase.OPEN_CLIP,
+    "siglip_big_vision.npz": Codebase.BIG_VISION,
 }
 
 
@@ -84,7 +84,7 @@ def test_a_head_of_timms_network_may_have_a_bias_of_zeros() -> None:
 def test_what_has_no_names_is_one_line() -> None:
     cfg = pair("open_clip")
     swin = TwoTowers(image=TINY["swin"], text=cfg.text, dim=cfg.dim)
-    for form in (Form.TRANSFORMERS, Form.OPEN_CLIP):
+    for form in (Codebase.TRANSFORMERS, Codebase.OPEN_CLIP):
         with pytest.raises(UserError, match=f"{form} has no pairs with Swin; its image towers are"):
             names.state({"params": {}}, swin, form)
     with pytest.raises(UserError, match=r"x.npz holds no text tower under the names of"):

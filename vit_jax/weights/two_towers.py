@@ -17,7 +17,7 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig, facts, two_towers
-from vit_jax.models.text import Projection
+from vit_jax.models.text import TowerHead
 from vit_jax.models.two_towers import BIAS, IMAGE_HEAD, SCALE, TEXT, TwoTowers
 from vit_jax.weights import export
 from vit_jax.weights import layout as layout_lib
@@ -29,7 +29,7 @@ View = tuple[Shape, Callable[[], np.ndarray]]
 _GOOGLE_PARTS = ("query", "key", "value")
 
 
-class Form(enum.StrEnum):
+class Codebase(enum.StrEnum):
     """Whose file it is."""
 
     TRANSFORMERS = "transformers"
@@ -37,27 +37,27 @@ class Form(enum.StrEnum):
     BIG_VISION = "big_vision"
 
 
-class Opened(NamedTuple):
+class PairFile(NamedTuple):
     """A file of two towers, as a pair's entries look for it."""
 
-    form: Form
+    form: Codebase
     source: WeightsFile
     entries: list[Entry]
     is_ignored: Callable[[str], bool]
 
 
-def form(shapes: Mapping[str, Shape]) -> Form | None:
+def form(shapes: Mapping[str, Shape]) -> Codebase | None:
     """Return whose file of two towers has these keys; None for one of another kind."""
     if any(key.startswith("text_model.") for key in shapes):
-        return Form.TRANSFORMERS
+        return Codebase.TRANSFORMERS
     if any(key.removeprefix("text.") == "token_embedding.weight" for key in shapes):
-        return Form.OPEN_CLIP
+        return Codebase.OPEN_CLIP
     if any(key.removeprefix("params/") == "txt/Embed_0/embedding" for key in shapes):
-        return Form.BIG_VISION
+        return Codebase.BIG_VISION
     return None
 
 
-def opened(source: WeightsFile, cfg: TwoTowers) -> Opened:
+def opened(source: WeightsFile, cfg: TwoTowers) -> PairFile:
     """See a file as a pair's: its tensors, where each parameter is, what is none.
 
     Raises UserError: a file of one tower, or of none that is known; an image encoder that its code
@@ -70,9 +70,9 @@ def opened(source: WeightsFile, cfg: TwoTowers) -> Opened:
             "big_vision; an image tower alone is read by init.weights of a run, or vit_jax.load"
         )
     return {
-        Form.TRANSFORMERS: _transformers,
-        Form.OPEN_CLIP: _open_clip,
-        Form.BIG_VISION: _big_vision,
+        Codebase.TRANSFORMERS: _transformers,
+        Codebase.OPEN_CLIP: _open_clip,
+        Codebase.BIG_VISION: _big_vision,
     }[found](source, cfg)
 
 
@@ -135,13 +135,13 @@ def _text(cfg: TwoTowers, place: Callable[..., Any]) -> list[Entry]:
 # transformers
 
 
-def _transformers(source: WeightsFile, cfg: TwoTowers) -> Opened:
+def _transformers(source: WeightsFile, cfg: TwoTowers) -> PairFile:
     image, before = _vit(cfg, "transformers"), "vision_model."
     layout = hf.LAYOUTS["clip" if image.pre_norm else "siglip"]
     seen = hf.seen(source, image, layout, before)
     entries = [*hf.entries(image, layout, before), *_transformers_beside(cfg, source.shapes)]
-    return Opened(
-        Form.TRANSFORMERS, seen, entries, lambda key: bool(re.search(r"\.position_ids$", key))
+    return PairFile(
+        Codebase.TRANSFORMERS, seen, entries, lambda key: bool(re.search(r"\.position_ids$", key))
     )
 
 
@@ -183,7 +183,7 @@ def _transformers_beside(cfg: TwoTowers, there: Mapping[str, Shape]) -> list[Ent
 # open_clip
 
 
-def _open_clip(source: WeightsFile, cfg: TwoTowers) -> Opened:
+def _open_clip(source: WeightsFile, cfg: TwoTowers) -> PairFile:
     """See the image's half in timm's form, its keys still below `visual.`."""
     known = timm.entries(cfg.image)
     image = timm.with_timm_names(_half(source, "visual."), cfg.image, known)
@@ -197,7 +197,7 @@ def _open_clip(source: WeightsFile, cfg: TwoTowers) -> Opened:
     entries = [_below(entry, "visual.") for entry in known]
     entries += _open_clip_beside(cfg, source.shapes)
     seen = WeightsFile(source.name, kept | beside, read)
-    return Opened(Form.OPEN_CLIP, seen, entries, _no_open_clip(source))
+    return PairFile(Codebase.OPEN_CLIP, seen, entries, _no_open_clip(source))
 
 
 def _half(source: WeightsFile, start: str) -> WeightsFile:
@@ -259,7 +259,7 @@ def _open_clip_beside(
     shapes, found = _shapes(cfg), _text(cfg, place)
     if (name := f"{TEXT}/head/kernel") in shapes:
         plain = f"{start}text_projection"
-        is_layer = cfg.text.projection is Projection.AFFINE or f"{plain}.weight" in there
+        is_layer = cfg.text.projection is TowerHead.AFFINE or f"{plain}.weight" in there
         key = f"{plain}.weight" if is_layer else plain
         found.append(_matrix(name, key, shapes[name], is_torch=is_layer))
     if (name := f"{TEXT}/head/bias") in shapes:
@@ -278,12 +278,12 @@ def _open_clip_beside(
 # big_vision
 
 
-def _big_vision(source: WeightsFile, cfg: TwoTowers) -> Opened:
+def _big_vision(source: WeightsFile, cfg: TwoTowers) -> PairFile:
     start = "params/" if "params/txt/Embed_0/embedding" in source.shapes else ""
     image = google.entries(cfg.image, source.shapes)
     entries = [*image, *_big_vision_beside(cfg, source.shapes, start)]
     ignored = ("opt/", "extra/")
-    return Opened(Form.BIG_VISION, source, entries, lambda key: key.startswith(ignored))
+    return PairFile(Codebase.BIG_VISION, source, entries, lambda key: key.startswith(ignored))
 
 
 def _big_vision_beside(cfg: TwoTowers, there: Mapping[str, Shape], start: str) -> list[Entry]:
@@ -335,21 +335,21 @@ def _big_vision_beside(cfg: TwoTowers, there: Mapping[str, Shape], start: str) -
 # The way out
 
 
-def state(variables: Mapping[str, Any], cfg: TwoTowers, to: Form) -> dict[str, np.ndarray]:
+def state(variables: Mapping[str, Any], cfg: TwoTowers, to: Codebase) -> dict[str, np.ndarray]:
     """Return a pair's variables under another code's names, in its shapes.
 
     Raises UserError: an encoder or a projection that the code has no names for.
     """
     return {
-        Form.TRANSFORMERS: _to_transformers,
-        Form.OPEN_CLIP: _to_open_clip,
-        Form.BIG_VISION: _to_big_vision,
+        Codebase.TRANSFORMERS: _to_transformers,
+        Codebase.OPEN_CLIP: _to_open_clip,
+        Codebase.BIG_VISION: _to_big_vision,
     }[to](variables, cfg)
 
 
 def _to_transformers(variables: Mapping[str, Any], cfg: TwoTowers) -> dict[str, np.ndarray]:
     image = _vit(cfg, "transformers")
-    if cfg.has_bias and cfg.image_projection is not Projection.NONE:
+    if cfg.has_bias and cfg.image_projection is not TowerHead.NONE:
         raise UserError("SigLIP of transformers has no projection of images")
     layout = hf.LAYOUTS["clip" if image.pre_norm else "siglip"]
     found = hf.state(_image(variables), image, layout, "vision_model.")
