@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
+.PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised emoji oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -97,6 +97,11 @@ own-images: $(VENV)/installed
 # The tables and the picture of learning without labels: three seeds each, under two hours on two cores.
 self-supervised: $(VENV)/installed
 	$(RUN) -m benchmarks.self_supervised
+	$(RUN) -m benchmarks.tables
+
+# The tables and the picture of emoji found by their names; needs npm, and cairosvg in the environment.
+emoji: $(VENV)/installed-dev
+	$(RUN) -m benchmarks.emoji
 	$(RUN) -m benchmarks.tables
 
 # The whole suite at an end of the ranges of pyproject.toml: the oldest releases on Python 3.11, and the

@@ -16,9 +16,9 @@ import queue
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks import digits, glyphs, record
 from benchmarks.digits import Row
@@ -27,6 +27,8 @@ PICTURE = Path(__file__).parent.parent / "docs" / "images" / "self_supervised.pn
 OBJECTIVES = {"mpp": "MPP", "mae": "MAE", "dino": "DINO", "dinov2": "DINOv2"}
 _STYLES = {"mpp": "o:", "mae": "s-", "dino": "^--", "dinov2": "D-."}
 SCRATCH = "scratch"
+
+T = TypeVar("T")
 
 
 class Study(NamedTuple):
@@ -114,22 +116,31 @@ def train(name: str, seeds: Sequence[int], root: Path) -> None:
     images = root / "glyphs" / "images"
     if name == "glyphs" and not images.exists():
         glyphs.main([str(images)])
+
+    def work(chain: tuple[str, int]) -> None:
+        for words in commands(name, *chain, root):
+            run(words)
+
+    side_by_side(work, chains(name, seeds))
+
+
+def side_by_side(work: Callable[[T], None], items: Sequence[T]) -> None:
+    """Do the work on each item, two at a time, each on a core of its own."""
     cores: queue.SimpleQueue[int] = queue.SimpleQueue()
     usable = sorted(os.sched_getaffinity(0))[:2]
     for core in usable:
         cores.put(core)
 
-    def work(chain: tuple[str, int]) -> None:
+    def pinned(item: T) -> None:
         core = cores.get()
         os.sched_setaffinity(0, {core})  # of this thread, and of the processes that it starts
         try:
-            for words in commands(name, *chain, root):
-                run(words)
+            work(item)
         finally:
             cores.put(core)
 
     with concurrent.futures.ThreadPoolExecutor(len(usable)) as pool:
-        for _ in pool.map(work, chains(name, seeds)):
+        for _ in pool.map(pinned, items):
             pass
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the tables of docs/benchmarks.md, docs/reproduce.md, docs/self_supervised.md and README.
+"""Write the tables of the pages below docs that have measured ones, and of README.
 
 python -m benchmarks.tables
 """
@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import digits, record, self_supervised
+from benchmarks import digits, emoji, record, self_supervised
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
 UNLABELLED = ROOT / "docs" / "self_supervised.md"
+IMAGE_TEXT = ROOT / "docs" / "image_text.md"
 REPRODUCE = ROOT / "docs" / "reproduce.md"
 DIGITS_MARKS = ("<!-- digits-table -->", "<!-- /digits-table -->")
 PUBLISHED_MARKS = ("<!-- published-table -->", "<!-- /published-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
+EMOJI_MARKS = ("<!-- emoji-table -->", "<!-- /emoji-table -->")
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # What README shows: the first cells of rows, of one machine.
 _CHOSEN_FROM = "intel-xeon-1-core.json"
@@ -120,6 +122,7 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (PAGE, MARKS, tables()),
         (PAGE, OWN_MARKS, own_images()),
         (README, MARKS, summary()),
+        (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
         *(
             (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
             for name, text in self_supervised.tables().items()
