@@ -50,10 +50,39 @@ class Arm(NamedTuple):
     trial: bool = False
 
 
-_TRIAL = "--config.duration=400 steps"
+_TRIAL = ("--config.duration=300 steps",)
+
+
+def _trial(title: str, *flags: str, **fields: Any) -> Arm:
+    return Arm(title, flags=(*_TRIAL, *flags), trial=True, **fields)
+
+
+_WEAKER = (
+    "--config.data.transform.auto_augment=",
+    "--config.data.transform.degrees=15",
+    "--config.data.transform.translate=0.1,0.1",
+    "--config.data.transform.scale=0.8,1.2",
+    "--config.data.transform.color_jitter=0.4",
+    "--config.data.mean=0.5",
+)
+_RESNET = (
+    "--config.model=resnet50",
+    "--config.model.num_classes=0",
+    "--config.model.image_size=32,32",
+    "--config.model.depths=1,1,1",
+    "--config.model.widths=128,256,512",
+    "--config.model.stem_width=32",
+)
 ARMS = {
     "twemoji": Arm("Twemoji"),
     "openmoji": Arm("OpenMoji", "openmoji"),
+    "further": Arm("Twemoji, with further sets", further=True),
+    "settings": _trial("the config's settings"),
+    "weaker": _trial("turned, moved, and colours jittered, without RandAugment", *_WEAKER),
+    "names": _trial("the name as the only caption", captions="caption"),
+    "keywords": _trial("the name no more often than each keyword", captions="captions"),
+    "resnet": _trial("a ResNet of three stages for the ViT", *_RESNET),
+    "more": _trial("with further sets", further=True),
 }
 TEST = ("test_artist", "test_both")
 # Of an evaluation of a test split, by what the table calls them.

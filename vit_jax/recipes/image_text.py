@@ -5,7 +5,6 @@ Numbers of arXiv papers are the papers'; "open_clip" is open_clip_torch 3.3.0 an
 2026-06 (params.py, main.py), "big_vision" its configs/proj/image_text and clippo of 2025-05.
 """
 
-import dataclasses
 from typing import Any
 
 from vit_jax import models
@@ -240,25 +239,25 @@ def fine_tune(name: str) -> Config:
     )
 
 
+def _text(**sizes: Any) -> TextConfig:
+    """Return a text tower in SigLIP's manner."""
+    return TextConfig(
+        causal=False,
+        pool=TextPool.LAST,
+        projection=TowerHead.AFFINE,
+        norm_eps=1e-6,
+        init=TextInit.SIGLIP,
+        **sizes,
+    )
+
+
 def small() -> Config:
     """Train a pair of 0.9 million parameters on captions of one's own, with two cores.
 
     Images of 64 pixels, texts of 32 tokens of a vocabulary of 2,000 (`vit_jax train-tokenizer`),
     the softmax loss; the optimizer is `folder.optim`'s. Values are common, not tuned.
     """
-    text = TextConfig(
-        vocab_size=2000,
-        context=32,
-        dim=96,
-        depth=2,
-        num_heads=3,
-        mlp_dim=384,
-        causal=False,
-        pool=TextPool.LAST,
-        projection=TowerHead.AFFINE,
-        norm_eps=1e-6,
-        init=TextInit.SIGLIP,
-    )
+    text = _text(vocab_size=2000, context=32, dim=96, depth=2, num_heads=3, mlp_dim=384)
     config = folder.images("small")
     plain = config.evals["val"].transform
     config.data.mix.mixup_alpha = 0.0  # a mixed image has no caption
@@ -276,8 +275,8 @@ def emoji() -> Config:
     """Train a pair of 0.8 million parameters on drawings of emoji by three artists, on two cores.
 
     A ViT over the stem of a ResNet, for drawings of 32 pixels, and texts of 12 tokens of a
-    vocabulary of 1,000; the optimizer is `folder.optim`'s, chosen by trials, as the captions are.
-    `benchmarks.emoji` makes what data.name and objective.tokenizer name.
+    vocabulary of 1,000; the optimizer is `folder.optim`'s. `benchmarks.emoji` makes what data.name
+    and objective.tokenizer name, and has trials of some settings; the others are not tuned.
     """
     config = small()
     plain = config.evals["val"].transform
@@ -298,24 +297,20 @@ def emoji() -> Config:
         pool=Pool.GAP,
         pos_embed=PosEmbed.SINCOS2D,
     )
-    text = {"vocab_size": 1000, "context": 12, "dim": 128, "depth": 1, "num_heads": 4}
-    config.objective = ContrastiveConfig(
-        text=dataclasses.replace(config.objective.text, **text, mlp_dim=512),
-        dim=128,
-        tokenizer="runs/emoji/words.json",
-    )
+    text = _text(vocab_size=1000, context=12, dim=128, depth=1, num_heads=4, mlp_dim=512)
+    tokenizer = "runs/emoji/words.json"
+    config.objective = ContrastiveConfig(text=text, dim=128, tokenizer=tokenizer)
     config.data.name = "csv:runs/emoji/drawings/captions-twemoji.csv?captions=half"
     config.data.batch_size = 256
-    transform = {"degrees": 15.0, "translate": (0.1, 0.1), "scale": (0.8, 1.2)}
+    config.data.mean = (1.0,)  # of white paper, which augmentation and convolutions go on with
     config.data.transform = TransformConfig(
         crop=Crop.RANDOM_RESIZED,
         area=(0.5, 1.0),
         resize=plain.resize,
-        color_jitter=0.4,
-        **transform,
+        auto_augment="rand-m9-mstd0.5-inc1",
     )
     config.optim.warmup = "5%"
     config.duration = "2000 steps"
-    config.evals = {"val": RetrievalEval(split="val_concept", every="25%", transform=plain)}
+    config.evals = {"val": RetrievalEval(split="val_concept", every="50%", transform=plain)}
     config.checkpoint = CheckpointConfig(every="10%", keep_best=0)  # the last one counts
     return config

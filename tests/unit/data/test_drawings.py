@@ -154,4 +154,4 @@ def test_commands_train_on_one_table_and_test_on_the_artist_left_out(tmp_path: P
     trials = [name for name, arm in emoji.ARMS.items() if arm.trial]
     for name in trials:  # these never see the artist held out
         words = [word for command, _ in emoji.commands(name, 0, tmp_path) for word in command]
-        assert not any("test_" in word for word in words)
+        assert not any("--split=test" in word for word in words)
