@@ -50,7 +50,7 @@ class Arm(NamedTuple):
     trial: bool = False
 
 
-_TRIAL = ("--config.duration=300 steps",)
+_TRIAL = ("--config.duration=600 steps",)
 
 
 def _trial(title: str, *flags: str, **fields: Any) -> Arm:

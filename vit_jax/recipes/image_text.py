@@ -301,7 +301,7 @@ def emoji() -> Config:
     tokenizer = "runs/emoji/words.json"
     config.objective = ContrastiveConfig(text=text, dim=128, tokenizer=tokenizer)
     config.data.name = "csv:runs/emoji/drawings/captions-twemoji.csv?captions=half"
-    config.data.batch_size = 256
+    config.data.batch_size = 128
     config.data.mean = (1.0,)  # of white paper, which augmentation and convolutions go on with
     config.data.transform = TransformConfig(
         crop=Crop.RANDOM_RESIZED,
@@ -310,7 +310,7 @@ def emoji() -> Config:
         auto_augment="rand-m9-mstd0.5-inc1",
     )
     config.optim.warmup = "5%"
-    config.duration = "2000 steps"
+    config.duration = "1400 steps"
     config.evals = {"val": RetrievalEval(split="val_concept", every="50%", transform=plain)}
     config.checkpoint = CheckpointConfig(every="10%", keep_best=0)  # the last one counts
     return config
