@@ -5,8 +5,8 @@
 
 Needs `npm`, and `pip install cairosvg` with the cairo library. Writes below the folder
 ARTIST/HEX.png, captions-twemoji.csv with a row for each drawing, val_concept-twemoji.csv with those
-of that split alone, and LICENCES.txt. The drawings are the artists': two licences ask to share
-alike, so that none lies in this repository.
+of that split alone, and LICENCES.txt. The drawings are the artists', and some licences ask to share
+alike: none lies in this repository.
 
 A concept is what has one name in Unicode's CLDR and was drawn by all four artists. Some concepts
 are held out whole, with all that differ in who does it (man, woman, person), by a hash of

@@ -39,7 +39,7 @@ def test_concepts_are_what_all_four_drew_of_groups_that_count() -> None:
     entries = [
         entry("1F431", "cat face", "cat", "cat face"),
         entry("2764-FE0F", "red heart", "love"),
-        entry("1F436", "dog face"),  # one artist lacks it
+        entry("1F436", "dog face"),  # one artist alone has it
         entry("1F1E6", "flag", group=9),
         entry("1F1E7", "letter", group=None),
     ]
@@ -48,6 +48,7 @@ def test_concepts_are_what_all_four_drew_of_groups_that_count() -> None:
     icons["noto"] = pack("cat-face", "red-heart", "flag", "letter", "dog-face")
     icons["noto-v1"] = pack("cat-face")
     codes = {"1f431": "cat-face", "2764": "red-heart", "1f1e6": "flag", "1f1e7": "letter"}
+    codes["1f436"] = "dog-face"
     by_code = dict.fromkeys(drawings.ARTISTS, codes) | {"noto-v1": {}}
     cat, heart = drawings.concepts(entries, [9], icons, by_code)
     assert (cat.code, cat.name, cat.keywords) == ("1f431", "cat face", ("cat",))
