@@ -302,13 +302,8 @@ def emoji() -> Config:
     config.objective = ContrastiveConfig(text=text, dim=128, tokenizer=tokenizer)
     config.data.name = "csv:runs/emoji/drawings/captions-twemoji.csv?captions=half"
     config.data.batch_size = 128
-    config.data.mean = (1.0,)  # of white paper, which augmentation and convolutions go on with
-    config.data.transform = TransformConfig(
-        crop=Crop.RANDOM_RESIZED,
-        area=(0.5, 1.0),
-        resize=plain.resize,
-        auto_augment="rand-m9-mstd0.5-inc1",
-    )
+    config.data.mean = (1.0,)  # white paper, which convolutions go on with
+    config.data.transform.color_jitter = 0.4
     config.optim.warmup = "5%"
     config.duration = "1400 steps"
     config.evals = {"val": RetrievalEval(split="val_concept", every="50%", transform=plain)}
