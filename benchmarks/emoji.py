@@ -55,14 +55,6 @@ _RANDAUG = (
     "--config.data.transform.color_jitter=0",
     "--config.data.transform.area=0.5,1.0",
 )
-_RESNET = (
-    "--config.model=resnet50",
-    "--config.model.num_classes=0",
-    "--config.model.image_size=32,32",
-    "--config.model.depths=1,1,1",
-    "--config.model.widths=128,256,512",
-    "--config.model.stem_width=32",
-)
 ARMS = {
     "twemoji": Arm("Twemoji"),
     "openmoji": Arm("OpenMoji", "openmoji"),
@@ -70,7 +62,6 @@ ARMS = {
     "randaug": Arm("RandAugment instead of jittered colours", flags=_RANDAUG, trial=True),
     "names": Arm("the name as the only caption", captions="caption", trial=True),
     "keywords": Arm("the name no oftener than each keyword", captions="captions", trial=True),
-    "resnet": Arm("a ResNet of three stages instead of the ViT", flags=_RESNET, trial=True),
 }
 TEST = ("test_artist", "test_both")
 # Of an evaluation of a test split, by what the table calls them.
