@@ -87,10 +87,10 @@ class Retrieval:
     k: tuple[int, ...]
 
     def run(
-        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
         """Return recall both ways and num_examples, the images; raises what `recall` does."""
-        del report_dir
+        del report_dir, of
         source, context = self.stream.source, self.context
         captions = data.all_captions(source)
         owner = np.repeat(np.arange(len(captions)), [len(each) for each in captions])

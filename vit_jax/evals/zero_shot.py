@@ -171,10 +171,10 @@ class ZeroShot:
     templates: tuple[str, ...]
 
     def run(
-        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
         """Return top1, top5 and num_examples; raises UserError: an image that cannot be read."""
-        del report_dir
+        del report_dir, of
         embed = embedder(predictors["text_embedding"], variables, self.context)
         vectors = class_vectors(embed, self.called, self.templates)
         shape = (*self.context.image_size, self.context.channels)

@@ -3,34 +3,48 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
 from vit_jax import data
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError, setting
-from vit_jax.text import tokenizers
-from vit_jax.text.tokenizers import Tokenizer
-from vit_jax.weights.published import words
 from vit_jax.workdir import folder as workdir
+
+if TYPE_CHECKING:
+    from vit_jax.text.tokenizers import Tokenizer
 
 _FIELD = "objective.tokenizer"
 
 
+def needed(cfg: Config) -> data.Captions:
+    """Return whether the run reads the captions of its images."""
+    return data.Captions.NEEDED if cfg.objective.embeds_texts else data.Captions.UNREAD
+
+
 def tokenized(cfg: Config, source: data.Source) -> data.Source:
-    """Return a source whose captions come as the tokens of the run's text tower.
+    """Return a source whose captions come as the tokens of the run's text tower, if it has one.
 
     Raises UserError: no tokenizer, or one with more ids or a larger context than the tower's.
     """
+    if not cfg.objective.embeds_texts:
+        return source
     return data.Tokenized(source, open_tokenizer(cfg))
 
 
-def open_tokenizer(cfg: Config) -> Tokenizer:
+def tokenizer(source: data.Source) -> "Tokenizer | None":
+    """Return the tokenizer of a source from `tokenized`; None for one without texts."""
+    return cast("Tokenizer", source.tokenizer) if isinstance(source, data.Tokenized) else None
+
+
+def open_tokenizer(cfg: Config) -> "Tokenizer":
     """Open the tokenizer of a run, with rows as long as its text tower's context.
 
     Raises UserError: there is none, or it has other ids than the tower's table.
     """
+    from vit_jax.weights.published import words  # late: most runs have no texts
+
     objective: Any = cfg.objective
     ref = objective.tokenizer or cfg.init.weights
     if not ref:
@@ -54,7 +68,7 @@ def open_tokenizer(cfg: Config) -> Tokenizer:
 
 
 def settled(cfg: Config, path: Path) -> Config:
-    """Return the config with the tokenizer that a run in a workdir began with.
+    """Return the config with the tokenizer that a run in a workdir began with, if it has one.
 
     Raises UserError: the config names another one.
     """
@@ -62,6 +76,9 @@ def settled(cfg: Config, path: Path) -> Config:
     objective: Any = cfg.objective
     if not cfg.objective.embeds_texts or not own.exists():
         return cfg
+    from vit_jax.text import tokenizers  # late, as above
+    from vit_jax.weights.published import words
+
     kept = tokenizers.load(own)
     ref = objective.tokenizer or cfg.init.weights
     try:
@@ -78,7 +95,9 @@ def settled(cfg: Config, path: Path) -> Config:
 
 
 def keep(source: data.Source, path: Path) -> None:
-    """Write a run's tokenizer into its workdir."""
-    own = path / workdir.TOKENIZER
-    if jax.process_index() == 0 and isinstance(source, data.Tokenized) and not own.exists():
-        tokenizers.save(cast(Tokenizer, source.tokenizer), own)
+    """Write the tokenizer of a run, if it has one, into its workdir."""
+    own, found = path / workdir.TOKENIZER, tokenizer(source)
+    if jax.process_index() == 0 and found and not own.exists():
+        from vit_jax.text import tokenizers  # late, as above
+
+        tokenizers.save(found, own)
