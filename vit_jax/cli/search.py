@@ -48,6 +48,7 @@ class Search(InputOptions):
     images: tuple[str, ...] = flag(
         (), "where: folders, files or patterns", "DIR,...", ask="where to look? add --images=DIR"
     )
+    tokenizer: str = model_options.tokenizer()
     top: int = flag(12, "images of each text", least=1)
     sheet: Path | None = flag(None, "draw them, a row or more for each text", "FILE.png")
     csv: Path | None = flag(None, "write them as a table", "FILE.csv")

@@ -29,7 +29,6 @@ TEXT, IMAGE_HEAD, SCALE, BIAS = "text", "image_head", "logit_scale", "logit_bias
 # What stands beside the image encoder's parameters.
 BESIDE = (TEXT, IMAGE_HEAD, SCALE, BIAS)
 # What the names of pairs begin with; none of a network alone does.
-FAMILIES = ("clip_", "openclip_", "siglip_", "siglip2_", "pe_core_")
 # Where training starts: CLIP section 2.5, SigLIP algorithm 1.
 CLIP_SCALE, SIGLIP_SCALE, SIGLIP_BIAS = math.log(1 / 0.07), math.log(10), -10.0
 
