@@ -106,7 +106,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     if kept:
         began = "the run was begun before these fields, and goes on as it began"
         print_once(f"{path}: {', '.join(kept)} ({began})")
-    cfg = texts.settled(cfg, path)
+    cfg = texts.settled(cfg, path, url)
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         check_weights(cfg)

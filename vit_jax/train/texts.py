@@ -10,6 +10,7 @@ import jax
 from vit_jax import data
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError, setting
+from vit_jax.weights.config import CHECKPOINT
 from vit_jax.workdir import folder as workdir
 
 if TYPE_CHECKING:
@@ -67,19 +68,23 @@ def open_tokenizer(cfg: Config) -> "Tokenizer":
     return found.with_context(objective.text.context)
 
 
-def settled(cfg: Config, path: Path) -> Config:
+def settled(cfg: Config, path: Path, url: str = "") -> Config:
     """Return the config with the tokenizer that a run in a workdir began with, if it has one.
+
+    `url` is the bucket where the run is kept besides, "" for none.
 
     Raises UserError: the config names another one.
     """
-    own = path / workdir.TOKENIZER
-    objective: Any = cfg.objective
-    if not cfg.objective.embeds_texts or not own.exists():
+    if not cfg.objective.embeds_texts:
         return cfg
-    from vit_jax.text import tokenizers  # late, as above
-    from vit_jax.weights.published import words
+    from vit_jax.weights.published import words  # late, as above
 
-    kept = tokenizers.load(own)
+    objective: Any = cfg.objective
+    here = (path / workdir.TOKENIZER).exists()
+    place = str(path) if here else url
+    kept = words.of_run(place) if place else None
+    if kept is None:
+        return cfg
     ref = objective.tokenizer or cfg.init.weights
     try:
         named = words.find(ref) if ref else kept
@@ -91,7 +96,8 @@ def settled(cfg: Config, path: Path) -> Config:
             "words; name that one, or choose another workdir",
             field=_FIELD,
         )
-    return dataclasses.replace(cfg, objective=dataclasses.replace(objective, tokenizer=str(own)))
+    own = str(path / workdir.TOKENIZER) if here else f"{CHECKPOINT}:{url}"
+    return dataclasses.replace(cfg, objective=dataclasses.replace(objective, tokenizer=own))
 
 
 def keep(source: data.Source, path: Path) -> None:
