@@ -2,6 +2,7 @@
 """A run that loses a host goes on over those that are left, as if it had never had it."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.test_processes import TOLD
 from tests.integration.train.test_layouts import by_hand
 from tests.integration.train.test_processes import ARGS, CONFIG, ROOT
 from tests.integration.train.test_resume import finish
@@ -63,6 +65,9 @@ def lose(processes: list[subprocess.Popen], workdir: Path) -> None:
     limit = HEARTBEAT_TIMEOUT + 60
     outputs = [p.communicate(timeout=limit)[0] for p in processes]
     assert all(p.returncode in LOST for p in processes[:-1]), "\n".join(outputs)
+    for output in outputs[:-1]:
+        assert "Traceback" not in output, output
+    assert any(re.search(TOLD, output) for output in outputs[:-1]), outputs
 
 
 @pytest.fixture(scope="module")
