@@ -15,6 +15,7 @@ from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import InputOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.cost.tables import align
+from vit_jax.data import AS_SHOWN
 from vit_jax.errors import UserError, shown
 from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.inference import image_text
@@ -134,7 +135,7 @@ def _name(file: str) -> str:
 def _picture(file: str) -> np.ndarray:
     """Return an image in colour, small enough for a sheet."""
     try:
-        image = read_image(file, 3)
+        image = read_image(file, 3, AS_SHOWN)
     except UserError:  # it was changed since, or is of another kind of pixels
         return np.full((_SIDE, _SIDE, 3), 255, np.uint8)
     scale = _SIDE / max(image.shape[:2])
