@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "mae.npz"
 
 def test_the_encoder_sees_the_kept_patches_alone() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     image = jax.random.normal(jax.random.key(1), (1, 32, 32, 3))
     kept = jnp.asarray([[5, 0, 9]])
 
@@ -38,7 +38,7 @@ def test_the_encoder_sees_the_kept_patches_alone() -> None:
 
 def test_weights_are_started_by_the_authors_rules() -> None:
     objective = _objective(_model(dim=192, mlp_dim=768))
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     qkv = np.asarray(params["blocks"]["attn"]["qkv"]["kernel"])
     limit = np.sqrt(6 / (192 + 3 * 192))
     assert limit * 0.99 < np.abs(qkv).max() <= limit
@@ -51,7 +51,7 @@ def test_weights_are_started_by_the_authors_rules() -> None:
 
 def test_reconstructions_keep_what_was_seen() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     image = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
     batch = {"image": jnp.asarray(image)}
     masked, filled = objective.reconstructions({"params": params}, batch)
@@ -69,7 +69,7 @@ def test_reconstructions_keep_what_was_seen() -> None:
 
 def test_evaluation_hides_an_image_alike_in_any_batch() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     image = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
     whole = objective.example_losses({"params": params}, {"image": jnp.asarray(image)})
     part = objective.example_losses({"params": params}, {"image": jnp.asarray(image[1:])})

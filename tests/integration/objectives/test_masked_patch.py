@@ -25,7 +25,7 @@ def _batch(size: int = 4, channels: int = 3) -> dict[str, Any]:
 def test_the_loss_at_the_start_is_that_of_no_knowledge() -> None:
     for target, outputs in ((PatchTarget.MEAN, 512), (PatchTarget.GRID, 512)):
         objective = _objective(target=target)
-        params, _ = objective.init(jax.random.key(0))
+        params, _ = jax.jit(objective.init)(jax.random.key(0))
         batch = objective.prepare(_batch(), jax.random.key(1))
         loss, aux = objective.loss(params, CONTEXT, batch, jax.random.key(2))
         assert float(loss) == pytest.approx(math.log(outputs), rel=1e-6)
@@ -34,7 +34,7 @@ def test_the_loss_at_the_start_is_that_of_no_knowledge() -> None:
 
 def test_only_corrupted_patches_are_predicted() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     batch = objective.prepare(_batch(), jax.random.key(1))
     source, corrupted = np.asarray(batch["source"]), np.asarray(batch["corrupted"])
     assert corrupted.shape == (4, 8)
@@ -63,7 +63,7 @@ def test_only_corrupted_patches_are_predicted() -> None:
 
 def test_the_mask_token_and_the_swapped_patches_enter_the_encoder() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     params["mask_token"] = jnp.full((1, 1, 16), 3.0)
     image = objective.prepare(_batch(1), jax.random.key(0))["image"]
 
@@ -88,7 +88,7 @@ def test_the_mask_token_and_the_swapped_patches_enter_the_encoder() -> None:
 
 def test_pixels_are_the_normalised_ones() -> None:
     objective = _objective(target=PatchTarget.PIXELS)
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     batch = objective.prepare(_batch(), jax.random.key(1))
     loss, aux = objective.loss(params, CONTEXT, batch, jax.random.key(2))
     image, corrupted = np.asarray(batch["image"]), np.asarray(batch["corrupted"])
@@ -103,7 +103,7 @@ def test_pixels_are_the_normalised_ones() -> None:
 
 def test_evaluation_corrupts_an_image_alike_in_any_batch() -> None:
     objective = _objective(channels=1)
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     params["patch_head"]["kernel"] = jax.random.normal(jax.random.key(4), (16, 8))
     batch = _batch(channels=1)
     whole = objective.example_losses({"params": params}, batch)
