@@ -97,7 +97,7 @@ sys.exit(main(sys.argv))
 """
 _HEAVY = {
     *("torch", "tensorflow", "matplotlib", "pandas", "IPython", "sklearn", "timm"),
-    *("gcsfs", "s3fs", "aiohttp"),
+    *("gcsfs", "s3fs", "aiohttp", "tokenizers", "sentencepiece", "ftfy"),
 }
 
 
@@ -120,7 +120,9 @@ def test_a_run_imports_what_it_uses(tmp_path: Path) -> None:
     found = sorted(name for name in modules if name.split(".")[0] == "vit_jax")
     families = [name.rpartition(".")[2] for name in found if ".families." in name]
     assert families == ["vit", "vit_config", "vit_family"]
-    others = r"weights\.(readers|names)|distill\.|workdir\.(mirror|lock)|objectives\.(dino|mae)"
+    others = r"weights\.(readers|names)|distill\.|workdir\.(mirror|lock)"
+    others += r"|objectives\.(dino|mae|contrastive)"
+    others += r"|text\.|models\.(text|two_towers|contrastive)|evals\.(zero_shot|retrieval)"
     assert not [name for name in found if re.match(rf"vit_jax\.({others})", name)]
     assert 100 < len(found) <= 160
 
