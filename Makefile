@@ -128,18 +128,19 @@ $(VENV)/bin/python:
 		"error: Python 3.11 or newer is needed; try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
+# A lock names every package; without --no-deps pip would work out the same list anew.
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	@echo "installing the locked packages into $(VENV), which takes a minute or two"
-	$(RUN) -m pip install -q --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements.txt
 	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
 	touch $@
 
 $(VENV)/installed-dev: locks/dev.txt $(VENV)/installed
-	$(RUN) -m pip install -q --disable-pip-version-check -r locks/dev.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/dev.txt
 	touch $@
 
 $(VENV)/installed-docs: locks/docs.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check -r locks/docs.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
 	touch $@
 
 $(VENV)/installed-parity: locks/parity.txt locks/onnx.txt $(VENV)/installed-dev
