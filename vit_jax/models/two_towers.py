@@ -165,8 +165,9 @@ def init_beside(
 
 def abstract(cfg: TwoTowers) -> dict[str, Any]:
     """Return the shapes and dtypes of {"params": ..., **model_state}, allocating nothing."""
-    params, state = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
-    return {"params": params, **state}
+    image = models.abstract(cfg.image)
+    beside = jax.eval_shape(lambda: init_beside(cfg, jax.random.key(0)))
+    return {**image, "params": {**image["params"], **beside}}
 
 
 def embed_image(
