@@ -115,7 +115,7 @@ newest:
 
 # Refresh the lock files from pyproject.toml: the newest releases for each Python, and the oldest.
 COMPILE := $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml
-EXTRAS := $(addprefix --extra ,train dev onnx hub serve sweep gcs http)
+EXTRAS := $(addprefix --extra ,train dev onnx hub text serve sweep gcs http)
 lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
 	$(COMPILE) --universal --extra train -o requirements.txt
@@ -128,18 +128,19 @@ $(VENV)/bin/python:
 		"error: Python 3.11 or newer is needed; try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
+# A lock names every package; without --no-deps pip would work out the same list anew.
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	@echo "installing the locked packages into $(VENV), which takes a minute or two"
-	$(RUN) -m pip install -q --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements.txt
 	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
 	touch $@
 
 $(VENV)/installed-dev: locks/dev.txt $(VENV)/installed
-	$(RUN) -m pip install -q --disable-pip-version-check -r locks/dev.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/dev.txt
 	touch $@
 
 $(VENV)/installed-docs: locks/docs.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check -r locks/docs.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
 	touch $@
 
 $(VENV)/installed-parity: locks/parity.txt locks/onnx.txt $(VENV)/installed-dev

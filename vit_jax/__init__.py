@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         KNNEval,
         LinearEval,
         LossEval,
+        RetrievalEval,
+        ZeroShotEval,
     )
     from vit_jax.figures.contact_sheet import overlay
     from vit_jax.inference.evaluate import make_evaluator, open_target, placed
@@ -73,7 +75,9 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax.models.layers.posemb import PosEmbed
     from vit_jax.models.lora import LoraConfig
     from vit_jax.models.losses import Loss
+    from vit_jax.models.text import TextConfig
     from vit_jax.objectives import (
+        ContrastiveConfig,
         DinoConfig,
         DistillConfig,
         HeadConfig,
@@ -99,7 +103,8 @@ _NAMES = {
     "vit_jax.checkpoints": "CheckpointConfig",
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
-    "vit_jax.evals": "EvalConfig ClassifyEval FewShotEval KNNEval LinearEval LossEval",
+    "vit_jax.evals": "EvalConfig ClassifyEval FewShotEval KNNEval LinearEval LossEval "
+    "RetrievalEval ZeroShotEval",
     "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig HybridConfig MixerConfig "
     "RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
@@ -107,8 +112,9 @@ _NAMES = {
     "vit_jax.models.layers.pool": "Pool",
     "vit_jax.models.layers.posemb": "PosEmbed",
     "vit_jax.models.lora": "LoraConfig",
-    "vit_jax.objectives": "ObjectiveConfig DinoConfig DistillConfig HeadConfig MaeConfig "
-    "MaskedPatchConfig SupervisedConfig taught",
+    "vit_jax.models.text": "TextConfig",
+    "vit_jax.objectives": "ObjectiveConfig ContrastiveConfig DinoConfig DistillConfig HeadConfig "
+    "MaeConfig MaskedPatchConfig SupervisedConfig taught",
     "vit_jax.optim": "MomentDtype OptimConfig Optimizer Schedule",
     "vit_jax.models.layers.dense": "ReduceDType",
     "vit_jax.devices.sharding": "MeshConfig make_mesh",

@@ -22,6 +22,9 @@ VERBS = {
     "train": "train the run that a config describes, or continue it",
     "predict": "the likeliest classes of images, by a run or a published file",
     "evaluate": "accuracy, calibration, confusion; at other sizes, on corrupted images",
+    "search": "the images of a folder that a text describes, by a model of images and texts",
+    "zero-shot": "accuracy by the names of the classes alone, and the words that fit images",
+    "retrieval": "how often captions find their images, and images their captions",
     "probe": "how good a model's frozen features are, and features to disk",
     "configs": "the runs and sweeps that come with the package, a line each",
     "models": "the named variants with parameters and multiply-adds",
@@ -35,6 +38,7 @@ VERBS = {
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
     "check-data": "every image of a dataset that is broken, blank, doubled or contradictory",
+    "train-tokenizer": "a small tokenizer of one's own captions (needs the extra [text])",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 
@@ -44,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         from vit_jax.cli.parsing import flags
 
-        lines = "\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items())
+        lines = "\n".join(f"  {verb:16} {text}" for verb, text in VERBS.items())
         return flags.run(lambda: print(f"usage: vit_jax VERB [--help] ...\n\n{lines}"), argv)
     if argv[1] in ("--version", "-V", "version"):
         print(f"vitjax {version.__version__}")

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
 from vit_jax.inference.forward import layers_of, output_of
-from vit_jax.inference.trained import named, reference, with_tta
+from vit_jax.inference.trained import named, named_network, reference, with_tta
 from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
@@ -37,6 +37,10 @@ from vit_jax.weights.config import KINDS
 from vit_jax.weights.loading import initial
 from vit_jax.weights.published import timm_config
 from vit_jax.weights.published.table import of_family, of_timm, per_channel
+
+if TYPE_CHECKING:
+    from vit_jax.inference.pairs import Pair
+    from vit_jax.models.two_towers import TwoTowers
 
 Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
 
@@ -170,6 +174,50 @@ class Model:
             raise UserError("prefix=True: no token comes before the patches of these layers")
         kept = [each.patches if grid else each.tokens for each in found]
         return list(zip(kept, (each.prefix for each in found), strict=True)) if prefix else kept
+
+    @functools.cached_property
+    def pair(self) -> "Pair":
+        """The text tower beside the encoder, with its tokenizer; read when it is first asked for.
+
+        Raises UserError: there is none.
+        """
+        from vit_jax.inference import pairs  # late: most models have no texts
+
+        return pairs.load(self.trained)
+
+    def encode_image(self, images: Images, *, normalised: bool = False) -> Float[Array, "B E"]:
+        """Return the unit vectors of images in the space that they share with texts.
+
+        Raises UserError: a model without a text tower, images of another shape or unit.
+        """
+        from vit_jax.inference import pairs
+
+        return pairs.embed_features(self.pair, self.features(images, normalised=normalised))
+
+    def encode_text(self, texts: str | Sequence[str]) -> Float[np.ndarray, "T E"]:
+        """Return the unit vectors of texts; one text is a list of one.
+
+        How they are lower-cased, cut and padded is the weights' own.
+
+        Raises UserError: a model without a text tower.
+        """
+        from vit_jax.inference import pairs
+
+        return pairs.embed_texts(self.pair, [texts] if isinstance(texts, str) else list(texts))
+
+    def similarity(
+        self, images: Images, texts: str | Sequence[str], *, normalised: bool = False
+    ) -> Float[Array, "B T"]:
+        """Return the logits of images and texts: cosines times the learned scale, plus its bias.
+
+        A softmax over the texts (CLIP), or a sigmoid of each (SigLIP), makes them probabilities.
+
+        Raises UserError: as `encode_image`.
+        """
+        from vit_jax.inference import pairs
+
+        found = self.encode_image(images, normalised=normalised)
+        return pairs.similarity(self.pair, found, self.encode_text(texts))
 
     def preprocess(self, image: Source) -> UInt8[np.ndarray, "H W C"]:
         """Return what the model sees of a file, open or by name, bytes, a Pillow image or pixels.
@@ -350,20 +398,40 @@ def _read(trained: Trained, *, anew: bool) -> Mapping[str, np.ndarray]:
         return read(skip=error.patterns, headless=True)
 
 
-def load(weights: str | Path, *, model: str | ModelConfig | None = None, **fields: Any) -> Model:
+def load(
+    weights: str | Path,
+    *,
+    model: "str | ModelConfig | TwoTowers | None" = None,
+    tokenizer: str = "",
+    **fields: Any,
+) -> Model:
     """Load a trained model: `load("runs/digits")`, `load("x.npz", model="vit_b16_384")`.
 
     Args:
         weights: a run's workdir, also as "ckpt:DIR@STEP", "@best" or "@latest"; a file, "npz:FILE",
             "timm:FILE"; "hub:USER/NAME[@REVISION]" of the Hugging Face Hub, or "hub:./FOLDER".
-        model: of a file: a variant, timm's name of a network, or a config; a run and a repository
-            have their own.
+        model: of a file: a variant, timm's name of a network, a config, or a pair of towers such
+            as "siglip2_b16"; a run and a repository have their own.
+        tokenizer: of a file with two towers, which has none: "clip", "hub:USER/NAME", a FILE.
         fields: fields of its config to change, `image_size=384`.
 
     Raises UserError: no such weights, or weights that do not fit.
     """
-    cfg = None if model is None else _network(model)[0]
-    return Model(inference.load(str(weights), model=cfg, overrides=fields, headless=True))
+    towers = _towers(model)
+    cfg = towers.image if towers else None if model is None else _network(cast(Any, model))[0]
+    found = inference.load(str(weights), model=cfg, overrides=fields, headless=True)
+    return Model(dataclasses.replace(found, towers=towers, tokenizer=tokenizer))
+
+
+def _towers(name: Any) -> "TwoTowers | None":
+    """Return a pair of towers by its name; None for a name of one network."""
+    if isinstance(name, str):
+        return named_network(name)[1] if name.startswith(models.PAIRS) else None
+    if name is None or isinstance(name, ModelConfig):
+        return None
+    from vit_jax.models import two_towers  # late: most models have no texts
+
+    return name if isinstance(name, two_towers.TwoTowers) else None
 
 
 def get_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:

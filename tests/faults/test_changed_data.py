@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from tests.faults import painted
+from tests.photos import write_images
 from tests.refusals import refused_by
+from vit_jax import data
 from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import DataError, UserError
 from vit_jax.train import data_identity
@@ -122,8 +124,8 @@ class Source(Labelled):
     name, class_names, labels = "x[train]", ("a", "b", "c"), None
     spec: ClassVar = {"label": jax.ShapeDtypeStruct((), np.int32)}
 
-    def __init__(self, label: int, broken: int = -1) -> None:
-        self.label, self.broken = label, broken
+    def __init__(self, label: int, broken: int = -1, caption: str = "") -> None:
+        self.label, self.broken, self.caption = label, broken, caption
 
     def __len__(self) -> int:
         return 8
@@ -131,7 +133,8 @@ class Source(Labelled):
     def read(self, index: int) -> dict[str, Any]:
         if index == self.broken:
             raise DataError("broken")
-        return {"image": b"image", "label": self.label}
+        texts = {"captions": (self.caption,)} if self.caption else {}
+        return {"image": b"image", "label": self.label, **texts}
 
     def example_id(self, index: int) -> str:
         return f"x {index}"
@@ -149,3 +152,20 @@ def test_labels_that_changed_are_seen_and_an_example_that_broke_is_left_to_the_r
     assert changes(Source(1)) == changes(Source(1, broken=3)) == []
     (line,) = changes(Source(2))
     assert line == "train: files of the same names and other contents (image or label)"
+    saved = {data_identity.KEY: data_identity.describe(Source(1, caption="a"), {})}
+    assert changes(Source(1, caption="a")) == []
+    assert changes(Source(1, caption="b")) == [line]
+
+
+def test_the_table_of_drawn_splits_has_the_captions(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("path,caption\n" + "".join(f"{i}.png,no. {i}\n" for i in range(12)))
+    write_images(tmp_path, *(f"{i}.png" for i in range(12)))
+    for split in ("train", "val", "test"):
+        source = data.open_source(f"{table}", split=split, captions=data.Captions.NEEDED)
+        data_identity.write_splits(f"{table}", source, tmp_path)
+        written = data.open_source(
+            f"{tmp_path}/splits.csv", split=split, captions=data.Captions.NEEDED
+        )
+        assert data.all_captions(written) == data.all_captions(source)
+        assert not written.drawn

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.photos import write_folder
+from tests import captioned
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
 from tests.unit.weights import google_writer
 from vit_jax import models, weights
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
-from vit_jax.models import BiTConfig, SwinConfig, pair
+from vit_jax.models import BiTConfig, SwinConfig, pair, two_towers
+from vit_jax.objectives import contrastive
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
+from vit_jax.weights import two_towers as pair_names
 
 
 def write_weights(kind: str, model: Any, place: Path) -> str:
@@ -39,11 +41,26 @@ def write_weights(kind: str, model: Any, place: Path) -> str:
     return f"npz:{place}.npz"
 
 
+def write_pair(cfg: Config, place: Path) -> str:
+    """Write a random pair of a run's towers as transformers has them; returns what names it."""
+    both = contrastive.pair(cfg.objective, cfg.model)
+    params, _ = jax.jit(lambda key: two_towers.init(both, key))(jax.random.key(1))
+    params = jax.tree.map(np.asarray, params)
+    written = pair_names.state({"params": params}, both, pair_names.Codebase.TRANSFORMERS)
+    save_file(written, f"{place}.safetensors")
+    return f"timm:{place}.safetensors"
+
+
 def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     """Point a shrunk run to images and, where it has any, to weights of another size and head."""
     if cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
-    if cfg.init.weights:
+    if cfg.objective.embeds_texts:
+        cfg.data.name = f"csv:{folder}/captions.csv"
+        cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))
+    if cfg.init.weights.startswith("hub:"):
+        cfg.init.weights = write_pair(cfg, tmp_path / "init")
+    elif cfg.init.weights:
         changes: dict[str, Any] = {"num_classes": 5} if "^head/" in cfg.init.skip else {}
         if "^fc_norm/" in cfg.init.skip:  # MAE's encoder
             changes["fc_norm"] = False
@@ -67,7 +84,7 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("photos")
-    write_folder(root, {"train": 8, "val": 3}, ("china", "flower", "sky"))
+    captioned.write(root)
     return root
 
 

@@ -81,6 +81,7 @@ REVIEWED = {
         checkpoints/storage.py:try_to_write: rmdir
         cli/checks/machine.py:requirements: read_text
         cli/convert.py:_write_folder: write_folder
+        cli/convert.py:_write_pair: write_folder
         process/output.py:_Outliving._drop: open
         cli/sweeps/report.py:report: write_text
         data/augment/autoaugment.py:sub_policies: read_text
@@ -105,6 +106,9 @@ REVIEWED = {
         export/folder.py:write: mkdir rename replace rmtree unlink unlink
         export/card.py:_text: read_text
         models/facts.py:_rows: read_text
+        models/facts.py:parsed: literal_eval
+        models/two_towers.py:_rows: read_text
+        evals/zero_shot.py:names: read_text
         process/startup.py:keep_programs: mkdir
         sweeps/in_bucket.py:claim: read_text write_text
         sweeps/results.py:unmark: unlink
@@ -121,6 +125,7 @@ REVIEWED = {
         train/report/writers.py:make_writer: mkdir
         workdir/folder.py:lock: mkdir open truncate
         sweeps/report.py:write_page: read_bytes read_text
+        text/vocabularies.py:clip_merges: read_bytes
         weights/published/table.py:_table: read_text
         weights/published/timm_config.py:architectures: read_text
     """,
@@ -140,6 +145,7 @@ REVIEWED = {
     """,
     # What a listing of a directory of this machine has found there, or a whole number.
     "listed here": """
+        evals/zero_shot.py:templates: read_text
         checkpoints/copies.py:readable: mkdir read_text rmtree unlink
         checkpoints/storage.py:_why: open
         checkpoints/storage.py:clear: rmtree
@@ -186,7 +192,6 @@ REVIEWED = {
         weights/readers/npz_file.py:opened: ZipFile
         weights/readers/safetensors_file.py:_first_lie: open
         weights/readers/safetensors_file.py:opened: safe_open
-        models/facts.py:_value: literal_eval
         weights/published/timm_config.py:_value: literal_eval
         weights/readers/torch_file.py:_check_zip: ZipFile
         weights/readers/torch_file.py:opened: load
@@ -196,7 +201,7 @@ REVIEWED = {
         cli/parsing/by_name.py:_set_evaluation: replace
         cli/parsing/flags.py:_status: open
         data/sources/folders.py:open_folder: open
-        inference/evaluate.py:open_target: replace
+        inference/evaluate.py:open_split: replace
         recipes/dino.py:_large: replace
         recipes/unlabelled.py:_dino: replace replace replace replace
         recipes/unlabelled.py:digits: replace replace

@@ -22,7 +22,7 @@ from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, KNNEval
 from vit_jax.models import RegNetConfig
-from vit_jax.objectives import DinoConfig, DistillConfig, MaeConfig
+from vit_jax.objectives import ContrastiveConfig, DinoConfig, DistillConfig, MaeConfig
 from vit_jax.optim import Schedule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -69,6 +69,8 @@ def shrink(cfg: Config) -> Config:
     if isinstance(cfg.objective, MaeConfig):
         cfg.objective.decoder_dim, cfg.objective.decoder_depth = 16, 1
         cfg.objective.decoder_heads = 2
+    if isinstance(cfg.objective, ContrastiveConfig):
+        _shrink_contrastive(cfg)
     if isinstance(cfg.objective, DinoConfig):
         _shrink_dino(cfg)
     if isinstance(cfg.objective, DistillConfig):
@@ -104,6 +106,15 @@ def shrink(cfg: Config) -> Config:
     return cfg
 
 
+def _shrink_contrastive(cfg: Config) -> None:
+    """Cut the text tower to the tokens of tests/captioned.py, and measure on its images."""
+    sizes = {"dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32, "context": 16}
+    text = dataclasses.replace(cfg.objective.text, vocab_size=300, **sizes)
+    cfg.objective = dataclasses.replace(cfg.objective, text=text, dim=16)
+    for ev in cfg.evals.values():
+        ev.dataset, ev.batch_size = "", 0
+
+
 def _shrink_dino(cfg: Config) -> None:
     """Cut ImageNet's heads, and the small crops to half the side of the large ones."""
     if cfg.objective.head.prototypes <= 256:
@@ -130,7 +141,7 @@ _OF_FAMILY = ("init.weights", "optim.freeze", "optim.layer_decay")
 _OF_ANY = (
     *("optim.name", "objective.loss", "objective.train_mode"),
     *("objective.distill.kind", "objective.distill.teacher.family", "objective.family"),
-    "model.head_norm",
+    *("objective.lock", "model.head_norm"),
 )
 
 
@@ -176,6 +187,10 @@ TRAINED = (
     "mae_linear:b16",
     "unlabelled_digits:dino",
     "flexivit_imagenet:s",
+    "siglip_imagetext:b16",
+    "lit_imagetext:b16",
+    "finetune_imagetext:clip_b32",
+    "captions_small",
 )
 
 

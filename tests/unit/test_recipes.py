@@ -17,14 +17,15 @@ from vit_jax.errors import UserError
 from vit_jax.evals import KNNEval
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.losses import Loss
-from vit_jax.objectives import DistillConfig
-from vit_jax.optim import Schedule
-from vit_jax.recipes import choose
+from vit_jax.objectives import DistillConfig, Lock
+from vit_jax.optim import Optimizer, Schedule
+from vit_jax.recipes import choose, image_text
 from vit_jax.weights.resize import ResizeRule
 
-# Length in epochs (or, with s, steps), batch, optimizer, peak and last lr, weight decay (times lr;
-# of sgd coupled, of others not), warmup in epochs (or steps), stochastic depth, label smoothing,
-# mixup, cutmix, random erasing, copies of an image, clipping, moving average, side.
+# Length in epochs (or, with s, steps, with x, examples), batch, optimizer, peak and last lr, weight
+# decay (times lr; of sgd coupled, of others not), warmup in epochs (or steps), stochastic depth,
+# label smoothing, mixup, cutmix, random erasing, copies of an image, clipping, moving average,
+# side.
 COLUMNS = "length batch optim lr end wd warmup path smooth mixup cutmix erase copies clip ema side"
 PUBLISHED = """
 deit_imagenet:ti16              300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
@@ -117,6 +118,13 @@ dino_imagenet:dinov3            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.0
 flexivit_imagenet:s             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:b             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:l             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
+clip_imagetext:b32              32   32768 adamw 5e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
+clip_imagetext:b16              32   32768 adamw 5e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
+clip_imagetext:l14              32   32768 adamw 4e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
+siglip_imagetext:b16            40e9x 32768 adamw 1e-3 0   0.1  20000s 0    0   0   0 0    1 1 0       224
+siglip_imagetext:l16            40e9x 32768 adamw 1e-3 0   0.1  20000s 0    0   0   0 0    1 1 0       256
+siglip_imagetext:so400m14       40e9x 32768 adamw 1e-3 0   0.1  20000s 0    0   0   0 0    1 1 0       224
+lit_imagetext:b16               60000s 16384 adafactor 1e-3 0 0.1 10000s 0  0   0   0 0    1 1 0       224
 """  # noqa: E501  (a table: broken lines could not be compared with the papers)
 TABLE = {row.split()[0]: row.split()[1:] for row in PUBLISHED.strip().splitlines()}
 VTAB = """caltech101 cifar100 dtd flowers pets sun397 svhn camelyon eurosat resisc45 retinopathy
@@ -135,6 +143,8 @@ def get(run: str) -> Config:
 def duration(text: str) -> str:
     if text == "0":
         return ""
+    if text.endswith("x"):
+        return f"{text[:-1]} examples"
     return f"{int(text[:-1])} steps" if text.endswith("s") else f"{text} epochs"
 
 
@@ -183,6 +193,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 
 # Own or drawn images.
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
+OWN = (*OWN, "finetune_imagetext", "captions_small")
 
 
 def test_every_published_run_is_in_the_table() -> None:
@@ -356,7 +367,7 @@ def test_each_evaluation_crops_as_the_code_of_its_paper(subtests: pytest.Subtest
         with subtests.test(run):
             # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
             cfg = get(run)
-            authors = ("deit", "vit5", "cait", "convit", "swin", "regnet", "mae", "dino")
+            authors = ("deit", "vit5", "cait", "convit", "swin", "regnet", "mae", "dino", "clip")
             torch_born = run.startswith(authors)
             rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
             assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
@@ -553,6 +564,64 @@ def test_own_images_are_probed_where_they_have_labels() -> None:
     asked = KNNEval(split="val")  # by the user: it is refused, not left out
     config = dataclasses.replace(get("unlabelled_folder:mae"), evals={"knn": asked})
     assert list(fitted(config, 60, 0).evals) == ["knn"]
+
+
+PAIRS = [run for run in TABLE if "imagetext" in run]
+
+
+def test_pairs_as_their_authors_trained_them(subtests: pytest.Subtests) -> None:
+    for run in PAIRS:
+        with subtests.test(run):
+            cfg = get(run)
+            optim, objective, transform = cfg.optim, cfg.objective, cfg.data.transform
+            clip, siglip = run.startswith("clip"), run.startswith("siglip")
+            assert optim.schedule is Schedule.COSINE
+            if clip:
+                assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.98, 1e-6)
+                assert (transform.crop, transform.area) == (Crop.RANDOM_RESIZED, (0.9, 1.0))
+                assert cfg.data.mean == (0.48145466, 0.4578275, 0.40821073)
+                assert cfg.data.std == (0.26862954, 0.26130258, 0.27577711)
+            else:
+                assert (transform.crop, cfg.data.mean) == (Crop.RESIZE, (0.5,))
+                assert optim.decay == "kernel$"
+            if siglip:
+                assert (optim.beta2, objective.bias, objective.max_scale) == (0.95, -10.0, 0.0)
+            assert objective.loss == ("sigmoid" if siglip else "softmax")
+            assert siglip or objective.max_scale == 100.0
+            assert objective.lock is (Lock.IMAGE if run.startswith("lit") else Lock.NONE)
+            assert not transform.flip  # captions know left from right
+            assert not objective.same_captions
+            kinds = {name: (ev.dataset, ev.split) for name, ev in cfg.evals.items()}
+            held_out = {
+                "imagenet": ("imagenet2012", "validation"),
+                "coco": ("coco_captions", "test"),
+            }
+            assert kinds == held_out
+    contexts = {run: get(run).objective.text.context for run in PAIRS}
+    assert contexts.pop("lit_imagetext:b16") == contexts.pop("siglip_imagetext:so400m14") == 16
+    assert set(contexts.values()) == {64, 77}
+    lit = get("lit_imagetext:b16")
+    assert (lit.optim.name, lit.model) == (
+        Optimizer.ADAFACTOR,
+        models.variant("vit_b16", num_classes=0, dtype=lit.model.dtype),
+    )
+
+
+def test_open_clip_decays_tensors_of_two_axes_but_scales_and_biases() -> None:
+    pattern = get("clip_imagetext:b16").optim.decay
+    decayed = ("text/token_embed", "text/position_embed", "pos_embed", "image_head/kernel")
+    others = ("cls_token", "logit_scale", "text/norm/scale", "text/blocks/0/mlp/fc1/bias")
+    assert all(re.search(pattern, name) for name in (*decayed, "text/blocks/0/attn/qkv/kernel"))
+    assert not any(re.search(pattern, name) for name in others)
+
+
+def test_published_pairs_are_tuned_by_their_own_loss_on_their_own_images() -> None:
+    for name, weights in image_text.WEIGHTS.items():
+        cfg = get(f"finetune_imagetext:{name}")
+        assert (cfg.init.weights, cfg.objective.tokenizer) == (weights, ""), name
+        assert (cfg.optim.lr, cfg.optim.weight_decay, cfg.data.batch_size) == (1e-5, 0.1, 512)
+        assert cfg.objective.loss == ("sigmoid" if name.startswith("siglip") else "softmax")
+        assert (len(cfg.data.mean) == 3) == ("clip" in name), name
 
 
 def test_an_unknown_choice_is_told_all_of_them() -> None:

@@ -37,7 +37,8 @@ class CheckData(Options):
     Those that cannot be read, with the reason: empty, cut off, too large, of a format that is not
     read. Those that say nothing: wholly black, white, transparent or of another colour. Copies,
     by their pixels: there twice, in two splits, in two classes. And the files of a folder that are
-    no images. It takes whatever --config.data.name takes, and reads every image once.
+    no images. Captions are counted. It takes whatever --config.data.name takes, and reads every
+    image once.
 
       vit_jax check-data photos/birds
       vit_jax check-data 'tar:shards/*.tar' --csv=findings.csv --sheet=findings.png
@@ -69,14 +70,17 @@ def check_data(given: CheckData) -> int:
     """
     from vit_jax.data import inspection
     from vit_jax.data.account import dataset_of, tell
+    from vit_jax.data.sources.captions import Captions
 
     for path, name, suffix in ((given.csv, "--csv", ".csv"), (given.sheet, "--sheet", ".png")):
         if path != Path():
             files.check_file(path, name, force=True, suffix=suffix)
-    sources = inspection.open_splits(given.name, given.data_dir, given.splits)
+    sources = inspection.open_splits(given.name, given.data_dir, given.splits, Captions.READ)
     where = next(iter(sources.values())).name
     found = inspection.inspect(sources, given.num_threads or threads(sources))
     tell(where, found.account)
+    if found.captions is not None:
+        print(found.captions.line())
     _print(found.findings, dataset_of(where).removeprefix("./"), given.csv)
     if given.csv != Path():
         _write(given.csv, found.findings)

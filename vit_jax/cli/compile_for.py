@@ -20,7 +20,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals.classify import score_batch
 from vit_jax.models import patch_sizes
 from vit_jax.train import build as build_lib
-from vit_jax.train.estimate import abstract_batch, estimate_memory, estimate_step
+from vit_jax.train.estimate import abstract_batch, estimate_memory, estimate_step, loss_share
 from vit_jax.train.state import TrainState
 
 _LONG = 100_000  # steps of an epoch: durations in epochs need a number, which changes no program
@@ -238,6 +238,7 @@ def _time(
             f"{batch / most:,.0f} to {batch / least:,.0f} images/s "
             "(published MFU of .27 to .45; docs/scale.md)"
         )
+    lines += loss_share(cfg, parts, axis_sizes)
     cycles, clock = hlo.estimated_cycles(step.program), scale.clock(kind)
     if cycles is not None and clock is not None:
         what = f"compiler's static estimate, without collectives: {cycles / clock * 1e3:.0f} ms"

@@ -14,7 +14,6 @@ from vit_jax import data, models, optim, trees
 from vit_jax.config.tree import Config
 from vit_jax.cost import flops, tables
 from vit_jax.data.sources import look
-from vit_jax.data.sources.partition import KINDS
 from vit_jax.data.sources.records import data_root
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
@@ -22,7 +21,7 @@ from vit_jax.models import patch_sizes
 from vit_jax.objectives import create
 from vit_jax.train import begin
 from vit_jax.train import build as build_lib
-from vit_jax.train.estimate import abstract_batch, estimate_memory, step_flops
+from vit_jax.train.estimate import abstract_batch, estimate_memory, loss_share, step_flops
 
 _LARGE = 2**20  # bytes of a parameter
 
@@ -68,8 +67,8 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
         build_lib.open_evals(cfg, source)
         num_examples = len(source)
     except UserError as error:
-        if data.full_name(cfg.data.name).startswith(KINDS):
-            raise  # images of one's own: the name is wrong; prepared ones may be on another machine
+        if data.full_name(cfg.data.name).startswith(("folder:", "csv:")):
+            raise  # images of one's own: the name is wrong; shards may be on another machine
         # Shapes and costs do not need the data; only durations in epochs do: take a long run.
         source, missing = None, error
         cfg = config_lib.guessed(cfg, 100_000, 1000)
@@ -88,7 +87,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
     lines += [_flops(cfg, parts, missing is None)]
     lines += tables.memory_table(estimate_memory(cfg, parts, mesh))
-    lines += [*_undivided(state.params, mesh), ""]
+    lines += [*_undivided(state.params, mesh), *loss_share(cfg, parts, mesh.shape), ""]
     batch = abstract_batch(cfg, parts, source).items()
     arrays = [[name, str(list(x.shape)), str(x.dtype)] for name, x in batch]
     lines += ["BATCH", *tables.align(["array", "shape", "dtype"], arrays), ""]
@@ -107,7 +106,14 @@ def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     per_image, per_step = tables.format_flops(forward), tables.format_flops(step)
     mean = ", means over model.drawn_patches" if len(draws) > 1 else ""
-    return f"forward: {per_image} per image; step: {per_step}{whole}{mean}"
+    if parts.objective.pair is not None:
+        variables: Any = {"params": parts.params, **parts.abstract.model_state}
+        objective: Any = parts.objective
+        per_text = tables.format_flops(objective.text_flops(variables))
+        per_image = f"{per_image} per image, {per_text} per text"
+    else:
+        per_image = f"{per_image} per image"
+    return f"forward: {per_image}; step: {per_step}{whole}{mean}"
 
 
 def _undivided(params: Any, mesh: jax.sharding.AbstractMesh) -> list[str]:

@@ -21,7 +21,7 @@ from vit_jax.errors import UserError
 from vit_jax.process import escapes
 
 if TYPE_CHECKING:
-    from vit_jax.data import Source
+    from vit_jax.data import Captions, Source
 
 
 class DatasetFormat(enum.StrEnum):
@@ -58,6 +58,7 @@ class Prepare(Options):
         "with --to: DIR/NAME, where NAME will be the dataset's; with --check: FILE.csv",
         "DIR/NAME",
     )
+    captions: bool = flag(False, "with their captions; images without one are left out")
     splits: tuple[str, ...] = flag((), "with --to or --check: those to read; by default all")
     num_threads: int = flag(
         0,
@@ -87,7 +88,7 @@ def prepare(given: Prepare) -> int | None:
     from vit_jax.data.sources.partition import KINDS
 
     if given.name == "digits" or full_name(given.name).startswith(KINDS):
-        sources = inspection.open_splits(given.name, given.data_dir, given.splits)
+        sources = inspection.open_splits(*_asked(given))
         _tell(sources)
         for source in sources.values():
             print(f"{source.name} is ready: {len(source):,} examples, {source.num_classes} classes")
@@ -105,6 +106,13 @@ def prepare(given: Prepare) -> int | None:
         raise UserError(f"{given.name}: {' '.join(str(error).split())[:300]}") from error
     print(f"{builder.data_path} is ready: --config.data.name={given.name}")
     return None
+
+
+def _asked(given: Prepare) -> "tuple[str, str, tuple[str, ...], Captions]":
+    from vit_jax.data import Captions
+
+    wanted = Captions.NEEDED if given.captions else Captions.UNREAD
+    return given.name, given.data_dir, given.splits, wanted
 
 
 def _tell(sources: Mapping[str, "Source"]) -> None:
@@ -130,7 +138,7 @@ def _copy(given: Prepare) -> None:
         info = records.read(target / records.INFO)
         print(escapes.lines(info.get("description", "")))
     else:
-        sources = inspection.open_splits(given.name, given.data_dir, given.splits)
+        sources = inspection.open_splits(*_asked(given))
         _tell(sources)
         copy_records.write(
             given.out, sources, given.num_threads or check_data.threads(sources), print

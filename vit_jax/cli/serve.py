@@ -16,7 +16,7 @@ from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, install
-from vit_jax.inference import images
+from vit_jax.inference import image_text, images
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.process import signals
 
@@ -27,6 +27,7 @@ _CLOSING = 5  # seconds for answers that are under way
 class Serve(ModelOptions):
     """Shows a page in the browser: drop an image, see its classes and where the model looked.
 
+    A model of images and texts chooses among words that the visitor writes, instead of classes.
     Needs starlette and uvicorn, which the extra [serve] brings: pip install 'vitjax[serve]'
 
       vit_jax serve --from=runs/vit_mu_digits
@@ -65,16 +66,23 @@ def _make_app(given: Serve, found: Trained, host: str, public: str) -> Any:
     files = images.expand(given.examples, sys.stdin)
     examples = [page.read_example(found, file) for file in files]
     print(f"reading {found.ref} and compiling", flush=True)
-    found = read_weights(found)
+    takes_words = not found.model.num_classes and image_text.has_texts(found)
+    if takes_words:
+        found, pair = image_text.read(found)
+        answer: Any = page.make_words_answer(found, pair)
+    else:
+        found = read_weights(found)
+        answer = page.make_answer(found)
     max_upload = given.max_upload_mb * 2**20
     return app.make_app(
-        page.write(found, examples, max_upload),
+        page.write(found, examples, max_upload, takes_words=takes_words),
         functools.partial(page.read_view, found),
-        page.make_answer(found),
+        answer,
         [example.view for example in examples],
         host=host,
         max_upload=max_upload,
         public=public,
+        takes_words=takes_words,
     )
 
 

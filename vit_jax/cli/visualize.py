@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.cli.parsing import flags, model_options, options
-from vit_jax.cli.parsing.model_options import ModelOptions, WeightsOptions
+from vit_jax.cli.parsing.model_options import InputOptions, ModelOptions, WeightsOptions
 from vit_jax.cli.parsing.options import ConfigOptions, flag
 from vit_jax.errors import UserError
 from vit_jax.inference.images import expand
@@ -39,6 +39,23 @@ class VisualizeAttention(ModelOptions):
     images: tuple[str, ...] = model_options.images()
     layers: str = flag("", "layers to draw, or all; by default up to 4 of each kind", "0,5,11")
     heads: str = flag("", "heads to draw beside their mean, all, or none; by default 6", "0,3")
+    out: Path = flag(_OUT, "where to", "DIR")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Similarity(InputOptions):
+    """Draws where images are like a text: NAME_similarity.png of each image.
+
+    Each patch goes alone the way to the space of the texts; its cosine to the text is over the
+    image. The model must have a text tower. An IMAGE is a file, a folder, a pattern, or - for a
+    list on stdin.
+
+      vit_jax visualize --similarity="a dog" --from=hub:google/siglip-base-patch16-224 photos
+    """
+
+    usage = "vit_jax visualize --similarity=TEXT --from=WEIGHTS IMAGE ... [flags]"
+    similarity: str = flag("", "what to look for", "TEXT", ask="which text? --similarity='a dog'")
+    images: tuple[str, ...] = model_options.images()
     out: Path = flag(_OUT, "where to", "DIR")
 
 
@@ -96,6 +113,19 @@ def attention(given: VisualizeAttention, found: Trained) -> int:
     images = _views(given.images, found, broken)
     trained = read_weights(found, headless=True)
     _print(attention_sheets.write_sheets(trained, images, given.out, choice))
+    return 1 if broken else 0
+
+
+def similarity(given: Similarity, found: Trained) -> int:
+    """Draw the sheets of images; returns 1 where one was broken, else 0."""
+    from vit_jax.inference import image_text  # late: most models have no texts
+    from vit_jax.visual import similarity_sheets
+
+    image_text.check_texts([given.similarity])
+    broken: list[str] = []
+    images = _views(given.images, found, broken)
+    trained, pair = image_text.read(found)
+    _print(similarity_sheets.write_sheets(trained, pair, given.similarity, images, given.out))
     return 1 if broken else 0
 
 
@@ -161,10 +191,12 @@ def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[
     return dataclasses.replace(given, images=tuple(images)), cfg
 
 
+_SIMILARITY = "--similarity"  # the one mode that has a value
 # Each mode reads the rest of the command line and has flags of its own.
 _MODES = {
     "--augmentations": (Augmentations, augmentations, _read_augmentations),
     "--attention": (VisualizeAttention, attention, model_options.read),
+    _SIMILARITY: (Similarity, similarity, model_options.read),
     "--reconstruct": (Reconstruct, reconstruct, model_options.read),
     "--weights": (Weights, weights, model_options.read),
 }
@@ -172,10 +204,12 @@ _MODES = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
-    modes = [word for word in argv[1:] if word in _MODES]
+    starts = [word.partition("=")[0] if word.startswith(_SIMILARITY) else word for word in argv[1:]]
+    modes = [word for word in starts if word in _MODES]
     if len(modes) == 1:
         cls, command, read = _MODES[modes[0]]
-        return options.run(cls, [word for word in argv if word != modes[0]], command, read)
+        rest = [word for word in argv if word != modes[0] or word == _SIMILARITY]
+        return options.run(cls, rest, command, read)
     if "-h" in argv or "--help" in argv:
         print("\n\n".join(options.help_text(cls) for cls, _, _ in _MODES.values()))
         return 0

@@ -150,6 +150,8 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
         lacks["logits"] = "trains no head"
     if not objective.scores_images:
         lacks["loss"] = "has no loss of an image by itself"
+    if not objective.embeds_texts:
+        lacks["image_embedding"] = "learns from no texts"
     kinds = [each for each in EVALUATORS if each.predictor not in lacks]
     if type(evaluation) not in kinds:
         why = lacks.get(evaluation.predictor, "")
@@ -193,6 +195,7 @@ RULES: tuple[Callable[[Config], None], ...] = (
     lambda cfg: cfg.init.check(),
     lambda cfg: cfg.lora.check(),
     lora_fits,
+    lambda cfg: cfg.objective.check_start(cfg.init.weights),
     evals_fit,
     best_is_measured,
     lambda cfg: cfg.faults.check(),

@@ -101,6 +101,7 @@ class Traffic:
         reduce: gradients summed over data: parts of those that fsdp cuts.
         reduce_copies: gradients of parameters that every device holds, summed over data and fsdp.
         tensor: activations and their gradients summed over tensor.
+        passed: what a contrastive loss sends round data and fsdp (models/contrastive.py).
     """
 
     gather: float
@@ -108,6 +109,7 @@ class Traffic:
     reduce: float
     reduce_copies: float
     tensor: float
+    passed: float = 0.0
 
 
 def traffic(
@@ -172,6 +174,14 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
     return nbytes * (near - 1) / near / chip.fast + nbytes / near * (far - 1) / far / chip.slow
 
 
+def passing_seconds(nbytes: float, size: int, chip: Chip) -> float:
+    """Predict `nbytes` that each of `size` devices passes on to the next, one way round.
+
+    All wait for the slowest hop: between groups, where the devices lie in several.
+    """
+    return nbytes / (chip.fast / 2 if size <= chip.group else chip.slow) if size > 1 else 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class StepTime:
     """Seconds of a predicted step: compute (least, most) in bfloat16, hidden and exposed moves."""
@@ -191,8 +201,8 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
     """Predict a step of `flops` per device (recomputation included) that moves `moved`.
 
     As compiled: the next layer's weights come, and the last one's gradients leave, while a layer is
-    computed; a sum over tensor is what the next matmul waits for; `chip` says how it is with the
-    sum over data.
+    computed; a sum over tensor is what the next matmul waits for, and texts that are passed on what
+    the next logits do; `chip` says how it is with the sum over data.
     """
     data, fsdp, tensor = (axis_sizes[axis] for axis in sharding.AXES)
     weights = gather_seconds(moved.gather + moved.scatter, fsdp, tensor, chip)
@@ -200,6 +210,7 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
     summed = 2 * gather_seconds(moved.reduce, data, tensor * fsdp, chip)
     summed += 2 * gather_seconds(moved.reduce_copies, data * fsdp, tensor, chip)
     waited = 2 * gather_seconds(moved.tensor, tensor, 1, chip)
+    waited += passing_seconds(moved.passed, math.prod(axis_sizes.values()), chip)
     peak = peak_flops(chip.kind)
     assert peak is not None, chip.kind
     compute = flops / (peak * max(MFU)), flops / (peak * min(MFU))

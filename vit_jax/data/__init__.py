@@ -21,14 +21,18 @@ from vit_jax.data.sources.base import (
     Sample,
     Source,
     SplitError,
+    all_captions,
+    has_captions,
     select_classes,
     short_name,
     split_of,
 )
+from vit_jax.data.sources.captions import Captions, Tokenized
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, BatchIterator
 from vit_jax.data.stream.pipeline import eval_batches, train_batches
 from vit_jax.data.stream.transform import View, evaluation_view, one_view
+from vit_jax.errors import UserError
 
 
 def open_source(
@@ -38,14 +42,16 @@ def open_source(
     *,
     cache: bool = False,
     classes: tuple[int, ...] = (),
+    captions: Captions = Captions.UNREAD,
 ) -> Source:
     """Open one split of a dataset, reading only its metadata (of a folder: its file names).
 
     Arguments are as in `DataConfig`, `split` as its `train_split`. "digits" is written first where
     it does not exist. With `classes`, a TFDS dataset is read once from end to end: its labels lie
-    in the records.
+    in the records. With `captions` its examples may have these and no label.
 
-    Raises UserError: no such dataset, split or class, or one in a shape that cannot be read.
+    Raises UserError: no such dataset, split or class, or one in a shape that cannot be read; no
+    captions that are needed.
     """
     # Late imports: tensorflow_datasets takes half a second.
     kind, _, path = full_name(name).partition(":")
@@ -56,19 +62,19 @@ def open_source(
     elif kind == "csv":
         from vit_jax.data.sources.csv_files import open_csv
 
-        source = open_csv(path, split)
+        source = open_csv(path, split, captions)
     elif kind == "tar":
         from vit_jax.data.sources.tar_files import open_tar
 
-        source = open_tar(path, split)
+        source = open_tar(path, split, captions)
     elif kind == "parquet":
         from vit_jax.data.sources.parquet_files import open_parquet
 
-        source = open_parquet(path, split)
+        source = open_parquet(path, split, captions)
     elif kind == "hf":
         from vit_jax.data.sources.hub_files import open_hf
 
-        source = open_hf(path, split)
+        source = open_hf(path, split, captions)
     elif name.partition("/")[0] == "fractals":
         from vit_jax.data.sources.fractals import open_fractals
 
@@ -76,7 +82,10 @@ def open_source(
     else:
         from vit_jax.data.sources.records import open_tfds
 
-        source = open_tfds(name, data_dir, split)
+        source = open_tfds(name, data_dir, split, captions)
+    if captions is Captions.NEEDED and not has_captions(source):
+        kinds = "csv:, tar:, parquet:, hf: and TFDS's datasets"
+        raise UserError(f"{source.name} has no captions; {kinds} may have some")
     if classes:
         return select_classes(source, classes, cache=cache)
     return CachedSource(source) if cache else source

@@ -20,7 +20,8 @@ from vit_jax.data.config import Background, Reading
 from vit_jax.data.images.decode import decode
 from vit_jax.data.names import with_known_names
 from vit_jax.data.sources import look
-from vit_jax.data.sources.base import Example, Source, SplitError, account_of
+from vit_jax.data.sources.base import Example, Source, SplitError, account_of, has_captions
+from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import WHOLE
 from vit_jax.errors import unknown
 from vit_jax.process import waiting
@@ -45,6 +46,22 @@ class Fault(NamedTuple):
     index: int = -1  # of the example in its split; -1 for a file that is left out
 
 
+class Captioned(NamedTuple):
+    """What was counted of captions."""
+
+    images: int  # that have one or several
+    without: int  # images
+    captions: int
+    characters: int  # of all captions
+
+    def line(self) -> str:
+        """Return a summary: "5 captions of 3 images, 21.4 characters long on average; ..."."""
+        mean = self.characters / max(self.captions, 1)
+        text = f"{self.captions:,} captions of {self.images:,} images, {mean:.1f} characters long"
+        without = f"; {self.without:,} images have no caption" if self.without else ""
+        return f"{text} on average{without}"
+
+
 class Inspected(NamedTuple):
     """The result of an inspection.
 
@@ -53,12 +70,14 @@ class Inspected(NamedTuple):
         num_images: how many examples were read.
         num_decoded: how many of them can be decoded.
         findings: the gravest kinds first; copies of one image follow one another.
+        captions: of the images that can be read; None of a dataset without.
     """
 
     account: Account
     num_images: int
     num_decoded: int
     findings: list[Fault]
+    captions: Captioned | None
 
 
 class _Seen(NamedTuple):
@@ -68,17 +87,23 @@ class _Seen(NamedTuple):
     pixels: bytes
     label: str
     blank: str
+    captions: tuple[str, ...] = ()
 
 
 @look.once()
-def open_splits(name: str, data_dir: str = "", splits: Sequence[str] = ()) -> dict[str, Source]:
+def open_splits(
+    name: str,
+    data_dir: str = "",
+    splits: Sequence[str] = (),
+    captions: Captions = Captions.UNREAD,
+) -> dict[str, Source]:
     """Open the splits given, or all that have examples, of what `data.name` may be.
 
     Raises UserError: no such dataset or split.
     """
     names: list[str] = []
     try:
-        data.open_source(name, data_dir, split="?")
+        data.open_source(name, data_dir, split="?", captions=captions)
     except SplitError as error:  # it has the names of those that there are
         names = [split for split in error.splits if split != WHOLE] or list(error.splits)
     asked = [with_known_names(split, names) for split in splits]
@@ -88,7 +113,7 @@ def open_splits(name: str, data_dir: str = "", splits: Sequence[str] = ()) -> di
     found: dict[str, Source] = {}
     for split in asked or names:
         with contextlib.suppress(SplitError):  # one of classes of one or two images is empty
-            found[split] = data.open_source(name, data_dir, split)
+            found[split] = data.open_source(name, data_dir, split, captions=captions)
     return found
 
 
@@ -103,11 +128,14 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
     """
     first = next(iter(sources.values()))
     used = {name: len(source) for name, source in sources.items()}
+    texts: list[tuple[int, int]] = []  # of each image read, its captions and their characters
     broken: list[Fault] = []
     blank: list[Fault] = []
     whose: dict[bytes, tuple[str, int, str]] = {}  # by pixels, the first example that has them
     copies: dict[bytes, list[tuple[str, int, str]]] = {}
     for split, index, seen in _all(sources, num_threads):
+        if not seen.why:
+            texts.append((len(seen.captions), sum(map(len, seen.captions))))
         if seen.why:
             name = sources[split].example_id(index)
             kind = look.in_a_word(seen.why)
@@ -135,7 +163,14 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
         sum(used.values()),
         sum(used.values()) - len(broken),
         [*broken, *left_out, *_copies(sources, copies), *blank],
+        _captioned(texts) if has_captions(first) else None,
     )
+
+
+def _captioned(texts: Sequence[tuple[int, int]]) -> Captioned:
+    with_one = sum(count > 0 for count, _ in texts)
+    totals = (sum(column) for column in zip((0, 0), *texts, strict=True))
+    return Captioned(with_one, len(texts) - with_one, *totals)
 
 
 def _all(sources: Mapping[str, Source], num_threads: int) -> Iterator[tuple[str, int, _Seen]]:
@@ -174,7 +209,7 @@ def _look(source: Source, index: int) -> _Seen:
         return _Seen(why, b"", label, "")
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(pixels.tobytes())
-    return _Seen("", digest.digest(), label, blank)
+    return _Seen("", digest.digest(), label, blank, example.get("captions", ()))
 
 
 def _class_of(source: Source, example: Example) -> str:

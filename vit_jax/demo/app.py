@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from vit_jax.demo.page import Reply, content_policy
+from vit_jax.demo.page import MOST_WORDS, Reply, content_policy
 from vit_jax.errors import UserError
 from vit_jax.process.escapes import terminal
 
@@ -27,6 +27,7 @@ _SLOWEST = 100_000  # bytes a second of a large body
 _DRAINED = 1 << 25  # of a body that is too large, so that its sender hears why
 _HELD = 1 << 28  # bytes of bodies in memory, or of two that are as large as may be
 _WAITING = 16  # images, besides the one that is computed
+_MOST_LETTERS, _MOST_TEXT = 80, 4000  # of a word, and of all of them
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _WILDCARD = "0.0.0.0"
@@ -35,12 +36,13 @@ _WILDCARD = "0.0.0.0"
 def make_app(
     page: str,
     read: Callable[[bytes], np.ndarray],
-    answer: Callable[[np.ndarray], Reply],
+    answer: Callable[..., Reply],
     examples: Sequence[np.ndarray],
     *,
     host: str,
     max_upload: int,
     public: str = "",
+    takes_words: bool = False,
 ) -> ASGIApp:
     """Return the ASGI app: `GET /` is the page, `POST /predict` answers an image in JSON.
 
@@ -51,11 +53,12 @@ def make_app(
     Args:
         page: the HTML.
         read: a file's bytes to the view that the model takes; raises UserError: no image.
-        answer: what the model says of a view.
+        answer: what the model says of a view, or with `takes_words` of a view and words.
         examples: the views of the page's examples.
         host: by which address or name the page is served, as in `--host`.
         max_upload: bytes of a file.
         public: the URL that a proxy serves the page by, "https://demo.example.com"; or "".
+        takes_words: the query has the words to choose among, `words=cat,dog`.
     """
     line = _Line(read, answer, max_upload)
     headers = {
@@ -68,10 +71,11 @@ def make_app(
 
     async def predict(request: Request) -> Response:
         number = request.query_params.get("example")
+        more = (read_words(request.query_params.get("words", "")),) if takes_words else ()
         if number is None:
-            found = await line.upload(request)
+            found = await line.upload(request, *more)
         elif re.fullmatch(r"[0-9]{1,6}", number) and int(number) < len(examples):
-            found = await line.wait(request, lambda: examples[int(number)])
+            found = await line.wait(request, lambda: examples[int(number)], *more)
         else:
             raise HTTPException(404, "no such example")
         return JSONResponse(found.as_json(picture="overlay" in request.query_params))
@@ -112,7 +116,7 @@ class _Line:
     def __init__(
         self,
         read: Callable[[bytes], np.ndarray],
-        answer: Callable[[np.ndarray], Reply],
+        answer: Callable[..., Reply],
         max_upload: int,
     ) -> None:
         self._read, self._answer, self._max_upload = read, answer, max_upload
@@ -120,15 +124,17 @@ class _Line:
         self._waiting = 0  # images, the one that is computed included
         self._turn = asyncio.Lock()
 
-    async def upload(self, request: Request) -> Reply:
-        """Return the answer for a request's body, in its turn."""
+    async def upload(self, request: Request, *more: tuple[str, ...]) -> Reply:
+        """Return the answer for a request's body, and the words if any, in its turn."""
         body = await self._receive(request.receive)
         try:
-            return await self.wait(request, lambda: self._read(body))
+            return await self.wait(request, lambda: self._read(body), *more)
         finally:
             self._held -= len(body)
 
-    async def wait(self, request: Request, view: Callable[[], np.ndarray]) -> Reply:
+    async def wait(
+        self, request: Request, view: Callable[[], np.ndarray], *more: tuple[str, ...]
+    ) -> Reply:
         """Return the answer for a view, which is made in its turn too."""
         if self._waiting > _WAITING:
             raise HTTPException(503, "too many images at once; come back in a minute")
@@ -137,7 +143,7 @@ class _Line:
             async with self._turn:
                 if await request.is_disconnected():
                     raise HTTPException(400, "the request ended early")
-                return await asyncio.to_thread(lambda: self._answer(view()))
+                return await asyncio.to_thread(lambda: self._answer(view(), *more))
         except UserError as error:
             raise HTTPException(415, str(error).removeprefix("image: ")) from None
         finally:
@@ -171,6 +177,22 @@ class _Line:
                 raise HTTPException(408, "the body takes too long") from None
             raise
         return b"".join(parts)
+
+
+def read_words(text: str) -> tuple[str, ...]:
+    """Read words with commas between them, each once; refuses, by an HTTPException, none or many.
+
+    Control characters become blanks.
+    """
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[:_MOST_TEXT])
+    found = tuple(dict.fromkeys(" ".join(word.split()) for word in plain.split(",")))
+    found = tuple(filter(None, found))
+    if not found:
+        raise HTTPException(400, "write words to choose among, with commas between them")
+    if len(text) > _MOST_TEXT or len(found) > MOST_WORDS or max(map(len, found)) > _MOST_LETTERS:
+        most = f"at most {MOST_WORDS} words of {_MOST_LETTERS} letters"
+        raise HTTPException(400, f"{most}, please")
+    return found
 
 
 def check_origin(headers: Headers, host: str, public: str = "") -> None:

@@ -3,13 +3,14 @@
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +26,12 @@ from vit_jax.inference.trained import Trained
 from vit_jax.process.escapes import html, terminal
 from vit_jax.visual import saliency
 
+if TYPE_CHECKING:
+    from vit_jax.inference.pairs import Pair
+
 _TOP = 5  # classes shown
+MOST_WORDS = 32  # that a visitor may have choose among
+_KEPT = 64  # lists of words whose vectors are kept
 _SIDE = 448  # pixels that a small image is enlarged to, for its heat map to be smooth
 
 
@@ -89,6 +95,40 @@ def make_answer(trained: Trained) -> Callable[[UInt8[np.ndarray, "H W C"]], Repl
     return answer
 
 
+def make_words_answer(
+    trained: Trained, pair: "Pair"
+) -> Callable[[UInt8[np.ndarray, "H W C"], tuple[str, ...]], Reply]:
+    """Return (view, words) -> Reply, compiled: how likely each word is.
+
+    They share the probability (CLIP), or with a bias each has its own (SigLIP).
+
+    Raises UserError: a model without a map of tokens.
+    """
+    from vit_jax.evals import zero_shot  # late: most models have no texts
+    from vit_jax.inference import image_text, pairs
+
+    look = saliency.make_saliency(trained)
+    templates = zero_shot.templates("photo")
+
+    @functools.lru_cache(_KEPT)
+    def vectors(words: tuple[str, ...]) -> np.ndarray:
+        # Always as many, so that no visitor has another program compiled.
+        padded = [*words, *[""] * (MOST_WORDS - len(words))]
+        embed = functools.partial(pairs.embed_texts, pair)
+        return zero_shot.class_vectors(embed, padded, templates)[: len(words)]
+
+    def answer(view: UInt8[np.ndarray, "H W C"], words: tuple[str, ...]) -> Reply:
+        output, heat = look(jnp.asarray(view[None]))
+        image = np.asarray(pairs.embed_features(pair, output.features))
+        chances = image_text.probabilities(pair, image, vectors(words))[0]
+        order = np.argsort(-chances, kind="stable")
+        found = [(terminal(words[k]), float(chances[k])) for k in order]
+        return Reply(found, overlay(_enlarge(view), np.asarray(heat)[0]))
+
+    answer(np.zeros((*trained.image_size, trained.channels), np.uint8), ("a",))
+    return answer
+
+
 def _distinct(names: Sequence[str]) -> list[str]:
     """Number the names that several classes have, as two of ImageNet's do."""
     twice = {name for name in names if names.count(name) > 1}
@@ -131,15 +171,21 @@ def facts(trained: Trained) -> str:
         _family(trained),
         f"{trees.num_params(trained.variables['params']):,} parameters",
         f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}",
-        f"{len(trained.class_names):,} classes",
     ]
+    if trained.class_names:
+        facts.append(f"{len(trained.class_names):,} classes")
     if trained.step is not None and trained.ema:
         facts.append("moving average")
     return " · ".join(facts)
 
 
-def write(trained: Trained, examples: Sequence[Example], max_upload: int) -> str:
-    """Return the page's HTML; `max_upload` is in bytes."""
+def write(
+    trained: Trained, examples: Sequence[Example], max_upload: int, *, takes_words: bool = False
+) -> str:
+    """Return the page's HTML; `max_upload` is in bytes.
+
+    With `takes_words` a visitor writes the words to choose among.
+    """
     buttons = [
         f'<button type="button" data-example="{number}" title="{html(example.name)}">'
         f'<img src="{example.picture}" alt="{html(example.name)}"></button>'
@@ -154,6 +200,8 @@ def write(trained: Trained, examples: Sequence[Example], max_upload: int) -> str
         examples="\n".join(buttons),
         hidden="" if buttons else " hidden",
         max_upload=max_upload,
+        answers="Words" if takes_words else "Classes",
+        no_words="" if takes_words else " hidden",
     )
 
 

@@ -2,7 +2,7 @@
 """Evaluations over a split, each example counted once: a config of `EVALUATORS` for each kind."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from vit_jax import errors
 from vit_jax.evals import classify
@@ -16,6 +16,8 @@ from vit_jax.evals.config import (
     LinearEval,
     LossEval,
     ProbeEval,
+    RetrievalEval,
+    ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
 
@@ -26,6 +28,14 @@ def _probe(cfg: ProbeEval, context: EvalContext) -> Evaluator:
     return frozen.create(cfg, context)
 
 
+def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import retrieval, zero_shot  # late: most runs have no texts
+
+    if isinstance(cfg, RetrievalEval):
+        return retrieval.create(cfg, context)
+    return zero_shot.create(cast(ZeroShotEval, cfg), context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -33,6 +43,8 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     KNNEval: _probe,
     FewShotEval: _probe,
     LinearEval: _probe,
+    ZeroShotEval: _texts,
+    RetrievalEval: _texts,
 }
 
 

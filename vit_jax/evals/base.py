@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh
@@ -52,6 +52,7 @@ class EvalContext:
     mesh: Mesh
     loss: Loss | None = Loss.SOFTMAX  # that trains the logits; None without logits
     name: str = ""  # of the evaluation, for messages and pictures
+    tokenizer: Any = None  # of an objective of images and texts
     tick: Callable[[], None] | None = None  # called after each batch, for a watchdog
 
 
@@ -103,6 +104,11 @@ def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[
         named = data.split_of(flag, in_training=own)
         with named if field else contextlib.nullcontext():
             sources[key] = data.open_source(
-                name, data_cfg.data_dir, split, cache=data_cfg.cache, classes=classes
+                name,
+                data_cfg.data_dir,
+                split,
+                cache=data_cfg.cache,
+                classes=classes,
+                captions=data.Captions.NEEDED if cfg.needs_captions else data.Captions.UNREAD,
             )
     return sources

@@ -29,6 +29,7 @@ class EvalConfig:
     """
 
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
+    needs_captions: ClassVar[bool] = False  # its images have captions
 
     split: str = "val"
     every: str = value("", unit="duration")
@@ -222,3 +223,45 @@ class LinearEval(ProbeEval):
             why = "some are held out to choose its strength by"
             raise UserError(f"{where}: {train.name} has one image a class, and {why}; use more")
         return lines
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ZeroShotEval(EvalConfig):
+    """Classes told by their names, for an objective of images and texts (`evals.zero_shot`).
+
+    Attributes:
+        templates: "openai80", "openai7", "photo", "plain", a file with one template a line, or one
+            template itself; {} is the place of the class's name.
+    """
+
+    predictor: ClassVar[str] = "image_embedding"
+
+    templates: str = "openai80"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("top1", "top5")
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        check_labels(sources[""], f"set another {where}.split")
+        return []
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class RetrievalEval(EvalConfig):
+    """Images and their captions found by each other (`evals.retrieval`).
+
+    Attributes:
+        k: numbers of results among which the right one may be.
+    """
+
+    predictor: ClassVar[str] = "image_embedding"
+    needs_captions: ClassVar[bool] = True
+
+    k: tuple[int, ...] = value((1, 5, 10), least=1)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        ways = ("image_to_text", "text_to_image")
+        return tuple(f"{way}_r{k}" for way in ways for k in self.k)

@@ -41,6 +41,51 @@ class EvalTarget(NamedTuple):
     groups: classes.Groups = ()  # the classes to choose among, where not all (`classes.rule`)
 
 
+def open_split(
+    trained: Trained,
+    kind: type[EvalConfig],
+    *,
+    dataset: str = "",
+    split: str = "",
+    data_dir: str = "",
+    batch_size: int = 0,
+    own_transform: bool = True,
+) -> tuple[Any, DataConfig, data.Source]:
+    """Open a split for an evaluation of a kind; returns that, how images are read, the split.
+
+    Arguments are as of `open_target`.
+
+    Raises UserError: no such dataset or split.
+    """
+    cfg = trained.config
+    if cfg is None and not dataset:
+        advice = "add --dataset=NAME or --dataset=folder:DIR"
+        raise UserError(f"{trained.ref} names no dataset to evaluate on; {advice}")
+    reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
+    if cfg and dataset:
+        dataset = as_in_run(dataset, reading.name, *(own.dataset for own in cfg.evals.values()))
+    evaluation = kind(dataset=dataset, split=split or "test", transform=trained.transform)
+    for own in cfg.evals.values() if cfg else ():
+        if dataset in ("", own.dataset or reading.name) and split in ("", own.split):
+            shared = {
+                field.name: getattr(own, field.name) for field in dataclasses.fields(EvalConfig)
+            }
+            evaluation = kind(**shared)
+            if not own_transform:
+                evaluation.transform = trained.transform
+    reading.background, reading.upright = trained.reading
+    reading.data_dir = data_dir or reading.data_dir
+    evaluation.batch_size = batch_size or evaluation.batch_size
+    with split_of("--split"):
+        source = evals.open_splits(evaluation, reading)[""]
+    account.tell(source.name, account_of(source), strict=reading.strict)
+    is_other = bool(cfg and dataset) and not same_draw(dataset, reading.name)
+    if is_other and getattr(source, "drawn", False) and same_dataset(dataset, reading.name):
+        draw = "another draw of splits than the run's, and has images on which it was trained"
+        print(f"warning: {source.name} is of {draw}", flush=True)
+    return evaluation, reading, source
+
+
 def open_target(
     trained: Trained,
     *,
@@ -62,35 +107,18 @@ def open_target(
 
     Raises UserError: no such dataset or split, or classes that are not the model's.
     """
-    cfg = trained.config
-    if cfg is None and not dataset:
-        advice = "add --dataset=NAME or --dataset=folder:DIR"
-        raise UserError(f"{trained.ref} names no dataset to evaluate on; {advice}")
-    reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
-    if cfg and dataset:
-        dataset = as_in_run(dataset, reading.name, *(own.dataset for own in cfg.evals.values()))
-    evaluation = ClassifyEval(dataset=dataset, split=split or "test", transform=trained.transform)
-    for own in cfg.evals.values() if cfg else ():
-        if dataset in ("", own.dataset or reading.name) and split in ("", own.split):
-            shared = {
-                field.name: getattr(own, field.name) for field in dataclasses.fields(EvalConfig)
-            }
-            evaluation = ClassifyEval(**shared)
-            if not own_transform:
-                evaluation.transform = trained.transform
-    reading.background, reading.upright = trained.reading
-    reading.data_dir = data_dir or reading.data_dir
-    evaluation.batch_size = batch_size or evaluation.batch_size
-    with split_of("--split"):
-        source = evals.open_splits(evaluation, reading)[""]
-    account.tell(source.name, account_of(source), strict=reading.strict)
+    evaluation, reading, source = open_split(
+        trained,
+        ClassifyEval,
+        dataset=dataset,
+        split=split,
+        data_dir=data_dir,
+        batch_size=batch_size,
+        own_transform=own_transform,
+    )
     if not source.num_classes:
         advice = "put its images in folders of classes, or evaluate on another: --dataset=NAME"
         raise UserError(f"{source.name} has no labels; {advice}")
-    is_other = bool(cfg and dataset) and not same_draw(dataset, reading.name)
-    if is_other and getattr(source, "drawn", False) and same_dataset(dataset, reading.name):
-        draw = "another draw of splits than the run's, and has images on which it was trained"
-        print(f"warning: {source.name} is of {draw}", flush=True)
     return EvalTarget(evaluation, reading, *classes.rule(source, trained.class_names))
 
 

@@ -87,7 +87,7 @@ class Google(NamedTuple):
 
     names: Sequence[Rename]
     stem: str = "embedding/kernel"
-    prefixes: tuple[str, ...] = ("", "params/", "opt/target/", "params/img/")
+    prefixes: tuple[str, ...] = ("", "params/", "opt/target/", "params/img/", "img/")
     head_is_convolution: bool = False
 
 
@@ -204,12 +204,13 @@ def variants(config: type[base.ModelConfig]) -> dict[str, Any]:
     for name, family, fields in _rows("variants.tsv"):
         if f"{family}Config" == config.__name__:
             values = dict(field.split("=") for field in fields.split())
-            read = {key: conformed(kinds[key], key, _value(text)) for key, text in values.items()}
+            read = {key: conformed(kinds[key], key, parsed(text)) for key, text in values.items()}
             found[name] = config(**read)
     return found
 
 
-def _value(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """Read a value of a table: a Python literal, or the name of a choice."""
     try:
         return ast.literal_eval(text)
     except ValueError:

@@ -13,6 +13,12 @@ from vit_jax.objectives.supervised import Supervised, SupervisedConfig
 from vit_jax.settings.durations import Clock
 
 if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
+    from vit_jax.objectives.contrastive import (
+        Contrastive,
+        ContrastiveConfig,
+        ContrastiveLoss,
+        Lock,
+    )
     from vit_jax.objectives.dino import Dino
     from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
     from vit_jax.objectives.distill import Distill, DistillConfig, taught
@@ -27,8 +33,10 @@ OBJECTIVES = {
     "MaskedPatchConfig": "masked_patch",
     "MaeConfig": "mae",
     "DinoConfig": "dino",
+    "ContrastiveConfig": "contrastive",
 }
 _OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
+_OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive")
 
 
 def __getattr__(name: str) -> Any:

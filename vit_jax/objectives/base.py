@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import flax.struct
 import jax
@@ -20,6 +20,9 @@ from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
 from vit_jax.trees import PyTree
 from vit_jax.weights.config import Base
+
+if TYPE_CHECKING:
+    from vit_jax.models.two_towers import TwoTowers
 
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
@@ -38,12 +41,19 @@ class ObjectiveConfig:
         needs_average: the loss reads the moving average of the parameters, and that is what other
             runs and verbs take of the run.
         scores_images: single images have a loss, for evaluations.
+        embeds_texts: it puts images and texts in one space, for evaluations.
     """
 
     uses_labels: ClassVar[bool] = True
     splits_batch: ClassVar[bool] = True
     needs_average: ClassVar[bool] = False
     scores_images: ClassVar[bool] = True
+    embeds_texts: ClassVar[bool] = False
+
+    @property
+    def locked(self) -> str:
+        """The regex of parameters that stay as `init.weights` has them, besides `optim.freeze`."""
+        return ""
 
     @property
     def head_loss(self) -> Loss | None:
@@ -52,6 +62,9 @@ class ObjectiveConfig:
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError, one line that names the field, for values that exclude each other."""
+
+    def check_start(self, weights: str) -> None:
+        """Raise UserError if the objective does not go with `init.weights`, "" for none."""
 
 
 @flax.struct.dataclass
@@ -95,12 +108,14 @@ class Extras:
         frozen: values for `Objective.frozen`, on the host.
         digest: of their source; it is saved with each checkpoint, and a run does not continue with
             another.
+        field: of the config, which names that source.
         base: where the frozen parameters of the model come from; None if it has none.
         rows: positions of the training stream [n] -> the arrays of `Objective.rows`; or None.
     """
 
     frozen: PyTree = dataclasses.field(default_factory=dict)
     digest: str = ""
+    field: str = "objective.distill.weights"
     base: Base | None = None
     rows: Callable[[np.ndarray], Mapping[str, np.ndarray]] | None = None
 
@@ -149,6 +164,11 @@ class Objective:
 
     def _at_patch(self, side: int) -> "Objective":
         return dataclasses.replace(self, model=patch_sizes.at(self.model, side))
+
+    @property
+    def pair(self) -> "TwoTowers | None":
+        """The towers of an objective for images and texts, whose weights lie in one file."""
+        return None
 
     @property
     def own_heads(self) -> int:
@@ -230,6 +250,10 @@ class Objective:
         """Return the mean loss of a prepared (micro-)batch, and what else the step keeps of it."""
         raise NotImplementedError
 
+    def bounded(self, params: PyTree) -> PyTree:
+        """Return the parameters after an update within the bounds that they have."""
+        return params
+
     def alarm(self, metrics: Mapping[str, float]) -> str:
         """Return what has gone wrong by the metrics of `loss`, means over steps; "" for nothing.
 
@@ -250,6 +274,11 @@ class Objective:
         image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
         hidden = models.hidden_in_training(self.model)
         return train_flops(count(lambda v, x, y: apply(v, x, **y), variables, image, hidden))
+
+    def passed_bytes(self, batch: int, shards: int) -> int:
+        """Return what a device sends for the loss of a batch that is cut into `shards`."""
+        del batch, shards
+        return 0
 
     @functools.cached_property
     def predictors(self) -> Mapping[str, Predict]:

@@ -100,5 +100,6 @@ def resolved(metric: str, mode: Mode) -> Mode:
 _ACCURACY = Measure(Mode.MAX, "accuracy", "%")
 declare("loss", Measure(Mode.MIN, "loss"))
 declare(r"top\d+|knn\d+|\d+shot|linear", _ACCURACY)
+declare(r"(image_to_text|text_to_image)_r\d+", Measure(Mode.MAX, "recall", "%"))
 declare("macro_top1", Measure(Mode.MAX, "accuracy, mean over the classes", "%"))
 declare("macro_f1", Measure(Mode.MAX, "F1, mean over the classes", "%"))

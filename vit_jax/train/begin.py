@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting
 from vit_jax.train import build as build_lib
-from vit_jax.train import data_identity, early_stop, metadata
+from vit_jax.train import data_identity, early_stop, metadata, texts
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
@@ -82,9 +82,9 @@ def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
     """
     if cfg.init.weights:
-        from vit_jax.train import initial_state  # late: a run from scratch reads no weights
+        from vit_jax.train import beside, initial_state  # late: most runs read no weights
 
-        initial_state.check(cfg.init, cfg.model, class_names)
+        initial_state.check(cfg.init, cfg.model, class_names, beside.of_pair(cfg))
 
 
 @look.once()
@@ -106,6 +106,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     if kept:
         began = "the run was begun before these fields, and goes on as it began"
         print_once(f"{path}: {', '.join(kept)} ({began})")
+    cfg = texts.settled(cfg, path, url)
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         check_weights(cfg)
@@ -128,7 +129,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         goodput=goodput,
         source=source,
         splits=on_all_processes(lambda: data_identity.describe(source, eval_sources)),
-        evaluators=build_lib.evaluators(cfg, eval_sources, mesh, goodput.tick),
+        evaluators=build_lib.evaluators(cfg, eval_sources, source, mesh, goodput.tick),
         mesh=mesh,
         parts=build_lib.build(cfg, len(source)),
     )
@@ -196,9 +197,10 @@ def open_extras(opened: Opened, saved: Mapping[str, Any], *, allow_config_change
     cfg, total = opened.cfg, opened.parts.plan.total_steps
     objective = opened.parts.objective
     extras = objective.open(opened.source, cfg.seed, total * cfg.data.batch_size, saved)
-    peers.agree_on_weights("weights of the teacher", extras.digest)
+    what = "tokenizers" if cfg.objective.embeds_texts else "weights of the teacher"
+    peers.agree_on_weights(what, extras.digest)
     if saved and not allow_config_change:
-        metadata.check_extras_unchanged(extras.digest, saved, opened.path)
+        metadata.check_extras_unchanged(extras.digest, saved, opened.path, extras.field)
     if extras.base:
         peers.agree_on_weights("weights that are frozen", extras.base.digest)
     return extras
@@ -257,6 +259,7 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         base=extras.base,
     )
     metadata.write(opened.path, described)
+    texts.keep(opened.source, opened.path)
     data_identity.write_splits(cfg.data.name, opened.source, opened.path)
     return described
 

@@ -65,6 +65,8 @@ def _crc32(source: data.Source, index: int) -> str:
     total = zlib.crc32(example["image"])
     for name in source.spec:
         total = zlib.crc32(np.asarray(example[name]).tobytes(), total)
+    for caption in example.get("captions", ()):
+        total = zlib.crc32(caption.encode(), total)
     return f"{total:08x}"
 
 
@@ -156,12 +158,15 @@ def write_splits(name: str, source: data.Source, path: Path) -> None:
     if not source.drawn or jax.process_index() or (path / SPLITS).exists():
         return
     sources: dict[str, Any] = {}
+    captioned = data.has_captions(source)
+    captions = data.Captions.NEEDED if captioned else data.Captions.UNREAD
     for split in partition.SPLITS:
         with contextlib.suppress(data.SplitError):  # of classes of one or two images
-            sources[split] = data.open_source(name, split=split)
+            sources[split] = data.open_source(name, split=split, captions=captions)
+    columns = ("path", "label", *(["captions"] if captioned else []), "split")
     lines = [(*row, split) for split, each in sources.items() for row in each.rows()]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("path", "label", "split"), *lines])
+    csv.writer(text, lineterminator="\n").writerows([columns, *lines])
     files.write(path / SPLITS, text.getvalue())
 
 

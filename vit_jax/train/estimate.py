@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from vit_jax import data, models
 from vit_jax.config.tree import Config
-from vit_jax.cost import memory, scale
+from vit_jax.cost import memory, scale, tables
+from vit_jax.data.sources.captions import token_spec
 from vit_jax.objectives import Context
 from vit_jax.train import build as build_lib
 
@@ -26,7 +27,9 @@ def abstract_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Return shape and dtype of a global batch on the devices; labels are ids without a source."""
     size, objective = cfg.data.batch_size, parts.objective
-    spec = {"label": jax.ShapeDtypeStruct((), jnp.int32)} if source is None else source.spec
+    tokens = {} if objective.pair is None else token_spec(objective.pair.text.context)
+    of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), **tokens}
+    spec = of_none if source is None else source.spec
     of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
     of_one |= {name: spec[name] for name in objective.fields}
     of_one |= objective.rows
@@ -70,9 +73,15 @@ def estimate_traffic(
     """Count the bytes that a run's step moves between the devices of a mesh of such sizes."""
     sizes = _itemsizes(cfg)
     values, sums = _tensor_sums(cfg, parts)
-    images = cfg.data.batch_size / (axis_sizes["data"] * axis_sizes["fsdp"] * cfg.accum_steps)
+    shards = axis_sizes["data"] * axis_sizes["fsdp"]
+    images = cfg.data.batch_size / (shards * cfg.accum_steps)
     sent = {"activation": images * values * sizes["compute_bytes"], "num_sums": sums}
     moved = scale.traffic(parts.abstract.params, axis_sizes, **sizes, **sent)
+    passed = float(parts.objective.passed_bytes(cfg.data.batch_size, shards))
+    texts = images * sizes["compute_bytes"] * _text_sums(cfg, parts)
+    if axis_sizes["tensor"] == 1:
+        texts = 0.0
+    moved = dataclasses.replace(moved, passed=passed, tensor=moved.tensor + texts)
     # Every micro-batch gathers the weights and sums its own gradient; SAM has two gradients.
     times = cfg.accum_steps * (2 if cfg.optim.sam_rho > 0 else 1)
     return scale.Traffic(**{kind: x * times for kind, x in dataclasses.asdict(moved).items()})
@@ -87,6 +96,27 @@ def estimate_step(
         count = count * 4 // 3
     moved = estimate_traffic(cfg, parts, axis_sizes)
     return scale.predict(count / math.prod(axis_sizes.values()), moved, axis_sizes, chip)
+
+
+def loss_share(cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]) -> list[str]:
+    """Return a line about what a contrastive loss passes on; none where nothing is."""
+    moved = estimate_traffic(cfg, parts, axis_sizes)
+    if not moved.passed:
+        return []
+    # A sum over devices sends what it works on twice.
+    others = moved.gather + moved.scatter + 2 * (moved.reduce + moved.reduce_copies + moved.tensor)
+    share, size = moved.passed / (moved.passed + others), tables.format_bytes(int(moved.passed))
+    return [f"the loss passes {size} of texts from device to device, {share:.0%} of the traffic"]
+
+
+def _text_sums(cfg: Config, parts: build_lib.Parts) -> int:
+    """Return the values that the text tower sums over the tensor axis, of one text."""
+    pair = parts.objective.pair
+    if pair is None:
+        return 0
+    recomputed = cfg.model.remat is models.Remat.FULL
+    sums = scale.tensor_sums(pair.text.depth, recomputed=recomputed)
+    return pair.text.context * pair.text.dim * sums
 
 
 def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
+from vit_jax.train.beside import own
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree
@@ -28,13 +29,19 @@ from vit_jax.weights.layout import Own
 from vit_jax.weights.readers.ckpt import Checkpoint
 
 
-def check(init: InitConfig, model: ModelConfig, class_names: Sequence[str] = ()) -> None:
+def check(
+    init: InitConfig,
+    model: ModelConfig,
+    class_names: Sequence[str] = (),
+    beside: Own | None = None,
+) -> None:
     """Raise UserError if `init.weights` are missing, or by names and shapes do not fit.
 
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
+    `beside` is what the weights may hold besides the model (`own`).
     """
     init, model, _ = _plan(init, model, class_names)
-    _read(init, model, only_check=True)
+    _read(init, model, beside, only_check=True)
 
 
 def _plan(
@@ -92,13 +99,6 @@ def _read(
         return read(field="init.weights", skip=init.skip)  # which raises it with advice
 
 
-def _own(parts: build_lib.Parts) -> Own | None:
-    """Return what the objective trains beside the model, by its shapes."""
-    objective, params = parts.objective, parts.abstract.params
-    names = objective.own_parameters
-    return Own({n: params[n] for n in names}, objective.own_heads) if names else None
-
-
 def initial_state(
     cfg: Config, parts: build_lib.Parts, mesh: Mesh, class_names: Sequence[str] = ()
 ) -> tuple[TrainState, str]:
@@ -114,7 +114,7 @@ def initial_state(
     init, model, move = cfg.init, cfg.model, None
     if class_names:
         init, model, move = _plan(init, model, class_names)
-    values = _read(init, model, _own(parts))
+    values = _read(init, model, own(parts.objective, parts.abstract.params))
     head = ""
     if move and heads.leaves(cfg.model).keys() & values.keys():
         head = heads.told(cfg.init.weights, move)

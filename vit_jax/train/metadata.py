@@ -101,13 +101,18 @@ def check_unchanged(
     return {name: float(len(lines)) for name, lines in found.items() if lines}
 
 
-def check_extras_unchanged(digest: str, saved: Mapping[str, Any], path: Path) -> None:
-    """Raise UserError, with both digests, if a run would continue with another teacher."""
+def check_extras_unchanged(
+    digest: str, saved: Mapping[str, Any], path: Path, field: str = "objective.distill.weights"
+) -> None:
+    """Raise UserError, with both digests, if a run would continue with another teacher.
+
+    Or with whatever else the `field` of its config names.
+    """
     before = saved.get(_EXTRAS, "")
     if digest != before:
         raise UserError(
-            f"objective.distill.weights are not those that {path} was started with (digest "
+            f"{field} are not those that {path} was started with (digest "
             f"{digest or 'none'}, not {before or 'none'}); choose another workdir, or add "
             f"{setting('allow_config_change')} to continue from its checkpoint anyway",
-            field="objective.distill.weights",
+            field=field,
         )

@@ -138,7 +138,8 @@ def make_train_step(
             return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
         # The optimizer itself keeps its state in a skipped step: see `optim.moments`.
-        params = if_valid(optax.apply_updates(state.params, updates), state.params)
+        moved = objective.bounded(optax.apply_updates(state.params, updates))
+        params = if_valid(moved, state.params)
         model_state = if_valid(model_state, state.model_state)
         own = if_valid(own, state.objective)
         ema = None

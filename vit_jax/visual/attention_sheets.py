@@ -52,7 +52,7 @@ def write_sheets(
         other = extra_rollout(trained.model, seen)
         output, heat, seen, other = jax.device_get((output, heat, seen, other))
         layers = head_maps(trained.model, trained.variables["params"], seen, view.shape[:2])
-        image = _enlarged(view)
+        image = enlarged(view)
         first = [
             Tile(image, shown(Path(name).name)),
             Tile(overlay(image, heat[0]), _top(trained, output.logits)),
@@ -68,7 +68,7 @@ def write_sheets(
             first.append(Tile(ramp, _legend(drawn)))
         rows = [first, *(_row(image, layer, choice) for layer in drawn)]
         png = render(rows, f"{trained.name}: {method(trained.model)}")
-        yield write(out, f"{_unused(Path(name).stem, taken)}_attention.png", png)
+        yield write(out, f"{unused(Path(name).stem, taken)}_attention.png", png)
         count += 1
         sums = {layer: sums.get(layer, 0) + far for layer, far in _distances(layers).items()}
     if sums:
@@ -142,7 +142,8 @@ def _map_tile(image: np.ndarray, layer: HeadMaps, heat: np.ndarray, caption: str
     return Tile(drawn, caption)
 
 
-def _enlarged(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
+def enlarged(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
+    """Repeat the pixels of a small image, for a map to lie over it."""
     times = max(1, _SIDE // max(view.shape[:2]))
     return view.repeat(times, axis=0).repeat(times, axis=1)
 
@@ -156,7 +157,8 @@ def _top(trained: Trained, logits: Float[np.ndarray, "1 K"]) -> str:
     return "\n".join(f"{trained.class_names[i]}: {100 * shares[i]:.1f} %" for i in best)
 
 
-def _unused(stem: str, taken: set[str]) -> str:
+def unused(stem: str, taken: set[str]) -> str:
+    """Return a file's stem, numbered where an image before it has the same; adds it to `taken`."""
     numbered = (f"{stem}_{number}" for number in itertools.count(2))
     name = next(name for name in itertools.chain([stem], numbered) if name not in taken)
     taken.add(name)

@@ -52,6 +52,7 @@ class Own(NamedTuple):
 
     shapes: Any  # of its parameters, by the names that they have beside the model's
     num_heads: int = 1  # of the attention there
+    pair: Any = None  # the `TwoTowers` that they and the model are, if they are
 
 
 def entries(

@@ -15,13 +15,14 @@ from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.models.initial import drawn
 from vit_jax.process import waiting
-from vit_jax.weights import grids
+from vit_jax.weights import grids, two_towers
 from vit_jax.weights import resize as resize_lib
 from vit_jax.weights.apply import OtherHead, fill
 from vit_jax.weights.config import CHECKPOINT, KINDS, OWN_PARAMETERS, Base, ResizeRule, split
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
 from vit_jax.weights.names import google, hf, hf_config, timm
+from vit_jax.weights.published import pairs
 from vit_jax.weights.published import table as published
 from vit_jax.weights.readers import npz_file, repository, safetensors_file, torch_file
 from vit_jax.weights.resize import resizer
@@ -153,7 +154,8 @@ def _open_npz(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterat
         prefix = google.prefix(cfg, source.shapes)
         ignored = functools.partial(google.is_ignored, prefix=prefix)
         old = google.saved(cfg, source.shapes)
-        yield _Opened(source, google.entries(cfg, source.shapes), [], ignored, old)
+        found = _Opened(source, google.entries(cfg, source.shapes), [], ignored, old)
+        yield _with_text(found, source, own)
 
 
 @contextlib.contextmanager
@@ -172,7 +174,17 @@ def _timm_names(
     entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
     named = timm.with_timm_names(source, cfg, entries)
     old = grids.saved(named._replace(metadata=source.metadata), about, cfg)
-    return _Opened(named, entries, beside, timm.is_ignored, old)
+    return _with_text(_Opened(named, entries, beside, timm.is_ignored, old), source, own)
+
+
+def _with_text(image: _Opened, source: WeightsFile, own: Own | None) -> _Opened:
+    """See both towers where a pair is to be read, and a file holds a text tower too."""
+    if own is None or own.pair is None or two_towers.form(source.shapes) is None:
+        return image
+    pair = two_towers.opened(source, own.pair)
+    return image._replace(
+        source=pair.source, entries=pair.entries, beside=[], is_ignored=pair.is_ignored
+    )
 
 
 @contextlib.contextmanager
@@ -202,6 +214,8 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
 def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
     found = repository.opened(path)
     tree = found.json(repository.CONFIG) or {}
+    if found.json(pairs.OPEN_CLIP) is not None:
+        tree = {}
     with found.weights() as source:
         if hf_config.is_transformers(tree):
             facts = hf_config.Facts(tree, found.source(repository.CONFIG))
@@ -213,7 +227,10 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
-            yield _Opened(seen, entries, [], is_ignored, old, rule)
+            yield _with_text(_Opened(seen, entries, [], is_ignored, old, rule), source, own)
+        elif own is None and not (tree or cfg.num_classes):  # open_clip's encoder alone
+            plain = two_towers.without_image_head(source)
+            yield _timm_names(plain, cfg, None, {})
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
 

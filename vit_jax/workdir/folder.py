@@ -26,12 +26,13 @@ METRICS = "metrics.jsonl"
 SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
+TOKENIZER = "tokenizer.json"
 CURVE = "learning_curve.png"
 OUTPUT = "output.txt"  # what a sweep's run prints
 FINISHED = "finished.json"
 LOCK = ".lock"
 # Files that a run opens for writing, so that none may be a link. A folder may, to a larger disk.
-WRITTEN = (CONFIG, METRICS, SPIKES, CLASSES, CURVE, OUTPUT, FINISHED, LOCK)
+WRITTEN = (CONFIG, METRICS, SPIKES, CLASSES, TOKENIZER, CURVE, OUTPUT, FINISHED, LOCK)
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hf|hdfs|https?):/")
 
 _log = logging.getLogger(__name__)

@@ -21,11 +21,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import colour_pair
 from tests.browser import browser_needed
 from tests.unit.demo import colors
 from tests.unit.demo.colors import photo
+from tests.unit.demo.test_app import asked
 from vit_jax import errors
 from vit_jax.cli import serve
+from vit_jax.inference.trained import describe
 
 ROOT = Path(__file__).parents[3]
 WAIT = 60  # seconds, for a machine that is busy
@@ -332,3 +335,20 @@ def test_a_mistake_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert expected in line
+
+
+def test_words_are_told_by_a_model_of_images_and_texts(tmp_path: Path) -> None:
+    found = describe(str(colour_pair.save_run(tmp_path / "pair", sigmoid=True)))
+    given = serve.Serve(from_=found.ref)
+    page = serve._make_app(given, found, "127.0.0.1", "")
+    body = photo(1)
+    target = "/predict?overlay&words=red,green,%3Cb%3E%1b%5B2J"
+    answer = json.loads(asked(page, "POST", target, body).answer)
+    names = [each["name"] for each in answer["classes"]]
+    assert names[0] == "green"
+    assert names[1:] == ["<b> [2J", "red"] or names[1:] == ["red", "<b> [2J"]
+    chances = {each["name"]: each["probability"] for each in answer["classes"]}
+    assert chances["green"] > 0.5 > chances["red"]  # each by itself: a sigmoid
+    assert answer["overlay"].startswith("data:image/png")
+    assert asked(page, "POST", "/predict", body).status == 400
+    assert b">Words</h2>" in asked(page, "GET", "/").answer

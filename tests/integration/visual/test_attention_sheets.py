@@ -218,7 +218,10 @@ def test_a_network_without_attention_shows_its_class_activation_and_its_first_fi
 
 
 ERRORS = {
-    "no mode": ([], "add one of: --augmentations, --attention, --reconstruct, --weights"),
+    "no mode": (
+        [],
+        "add one of: --augmentations, --attention, --similarity, --reconstruct, --weights",
+    ),
     "no model": (["--attention", "x.jpg"], "which model? add --from"),
     "no image": (["--attention", "--from={run}"], "which images? name files"),
     "no such image": (["--attention", "--from={run}", "no.jpg"], "no.jpg: no such file"),

@@ -58,6 +58,17 @@ def test_rings_within_a_group_and_across() -> None:
     assert scale.gather_seconds(800.0, 4, 8, chip) == pytest.approx(800 * 3 / 4 / 10)
 
 
+def test_what_is_passed_on_goes_one_way_and_waits_for_the_slowest_hop() -> None:
+    chip = scale.Chip(kind="TPU v4", memory=1.0, group=8, fast=100.0, slow=10.0)
+    assert scale.passing_seconds(800.0, 1, chip) == 0
+    assert scale.passing_seconds(800.0, 8, chip) == pytest.approx(800 / 50)
+    assert scale.passing_seconds(800.0, 16, chip) == pytest.approx(800 / 10)
+    sizes, still = {"data": 4, "fsdp": 2, "tensor": 1}, scale.Traffic(0.0, 0.0, 0.0, 0.0, 0.0)
+    step = scale.predict(1e12, dataclasses.replace(still, passed=800.0), sizes, chip)
+    assert (step.hidden, step.exposed) == (0, pytest.approx(800 / 50))
+    assert scale.predict(1e12, still, sizes, chip).exposed == 0
+
+
 def test_a_step_hides_weights_but_not_activations() -> None:
     chip = dataclasses.replace(scale.CHIPS["v4"], group=8, fast=100.0, slow=10.0)
     sizes = {"data": 2, "fsdp": 2, "tensor": 2}

@@ -149,3 +149,19 @@ def test_what_does_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture
     assert check(name, "--splits=vla") == 2
     assert "did you mean 'val'?" in capsys.readouterr().err
     assert main(["vit_jax", "check_data", name]) == 0  # the other spelling
+
+
+def test_captions_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path, *(f"{i}.png" for i in range(3)))
+    (tmp_path / "mine.csv").write_text('path,captions\n0.png,"[""ab"", ""a""]"\n1.png,xyz\n2.png\n')
+    assert check(f"{tmp_path}/mine.csv") == 0
+    out = capsys.readouterr().out
+    said = "3 captions of 2 images, 2.0 characters long on average; 1 images have no caption\n"
+    assert said in out
+    assert "all 3 images used" in out
+    tar = write_tar(tmp_path / "0.tar", {"a.jpg": tiny("a"), "a.txt": b"four", "a.cls": b"1"})
+    assert check(f"{tar}") == 0
+    said = "1 captions of 1 images, 4.0 characters long on average\n"
+    assert said in capsys.readouterr().out
+    assert check(write_images(tmp_path / "plain", "x/0.png", "y/1.png")) == 0
+    assert "captions of" not in capsys.readouterr().out

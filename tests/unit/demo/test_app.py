@@ -351,3 +351,28 @@ def test_a_public_url_is_a_scheme_and_a_name() -> None:
 def test_one_host_must_be_named(hosts: list[bytes]) -> None:
     with pytest.raises(HTTPException, match="under that host"):
         check_origin(Headers(raw=[(b"host", host) for host in hosts]), "127.0.0.1")
+
+
+def test_words_are_asked_for_where_the_model_takes_them() -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def answer_words(view: np.ndarray, words: tuple[str, ...]) -> Reply:
+        seen.append(words)
+        return Reply([(word, 0.5) for word in words], np.zeros((2, 2, 3), np.uint8))
+
+    served = make_app(answer=answer_words, takes_words=True)
+    query = "words=a%20%20red%0Abicycle,cat,%20,%3Cb%3E,cat"
+    found = asked(served, "POST", f"/predict?{query}", b"\x05")
+    assert found.status == 200
+    assert seen == [("a red bicycle", "cat", "<b>")]
+    asked(served, "POST", f"/predict?example=0&{query}")
+    assert seen[1] == seen[0]
+    many = ",".join(map(str, range(33)))
+    for query in ("", "words=", "words=%20,", f"words={many}", f"words={'a' * 81}"):
+        found = asked(served, "POST", f"/predict?{query}", b"\x05")
+        assert found.status == 400
+        assert b"words" in found.answer
+    long = asked(served, "POST", f"/predict?words={'a,' * 2001}", b"\x05")
+    assert (long.status, len(seen)) == (400, 2)
+    # A model of classes pays them no heed.
+    assert asked(make_app(), "POST", "/predict?words=cat", b"\x05").status == 200

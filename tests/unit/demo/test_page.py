@@ -105,3 +105,14 @@ def test_the_answer_in_json() -> None:
     assert shown["classes"] == classes
     assert shown["overlay"].startswith("data:image/png;base64,")
     np.testing.assert_array_equal(np.asarray(opened(shown["overlay"])), picture)
+
+
+def test_words_stand_on_the_page_of_a_model_that_takes_them(trained: Trained) -> None:
+    field = re.compile(r'<input type="text" id="words"[^>]*>')
+    with_classes, with_words = (page.write(trained, [], 9, takes_words=x) for x in (False, True))
+    assert field.findall(with_classes)[0].endswith(" hidden>")
+    assert not field.findall(with_words)[0].endswith(" hidden>")
+    assert ">Classes</h2>" in with_classes
+    assert ">Words</h2>" in with_words
+    without = dataclasses.replace(trained, class_names=())
+    assert "classes" not in page.facts(without)

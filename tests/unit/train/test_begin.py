@@ -16,7 +16,8 @@ def opened(path: Path, digest: str) -> Any:
     """Return the parts of `begin.Opened` that reading a teacher of this digest needs."""
     objective = SimpleNamespace(open=lambda source, seed, positions, saved: Extras(digest=digest))
     parts = SimpleNamespace(objective=objective, plan=SimpleNamespace(total_steps=4))
-    cfg = SimpleNamespace(seed=0, data=SimpleNamespace(batch_size=2))
+    kind = SimpleNamespace(embeds_texts=False)
+    cfg = SimpleNamespace(seed=0, data=SimpleNamespace(batch_size=2), objective=kind)
     return SimpleNamespace(cfg=cfg, parts=parts, source=None, path=path)
 
 

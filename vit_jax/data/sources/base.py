@@ -2,9 +2,10 @@
 """Random access to examples of named fields: a TFDS dataset or a folder, one interface."""
 
 import concurrent.futures
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -18,8 +19,8 @@ from vit_jax.data.sources.partition import split_of as split_of
 from vit_jax.errors import UserError
 from vit_jax.process import waiting
 
-# The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; and
-# whatever else `Source.spec` names.
+# The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; whatever
+# else `Source.spec` names; and of a source that `has_captions`, "captions", a tuple of texts.
 Example: TypeAlias = dict[str, Any]
 
 
@@ -48,7 +49,7 @@ class Source(Protocol):
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Shape and dtype of every field of an example but its encoded images."""
+        """Shape and dtype of every field of an example but its encoded images and its captions."""
         ...
 
     def __len__(self) -> int: ...
@@ -79,6 +80,7 @@ class Labelled:
     multi_label = False
     drawn = False
     is_remote = False  # whether a read waits for a network: many at a time
+    has_captions = False  # whether `read` gives captions
 
     @property
     def num_classes(self) -> int:
@@ -100,7 +102,7 @@ def digest_of(pieces: Iterable[bytes]) -> str:
     return found.hexdigest()[:16]
 
 
-class _Derived(Labelled):
+class Wrapped(Labelled):
     """A source with the examples, or some of the examples, of another one."""
 
     def __init__(self, source: Source) -> None:
@@ -108,7 +110,7 @@ class _Derived(Labelled):
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
         self.drawn, self.is_remote = source.drawn, is_remote(source)
-        self.account = account_of(source)
+        self.account, self.has_captions = account_of(source), has_captions(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -118,7 +120,7 @@ class _Derived(Labelled):
         return self._source.digest()
 
 
-class CachedSource(_Derived):
+class CachedSource(Wrapped):
     """Keeps each encoded example of another source in memory once it has been read.
 
     Worker processes fill a cache each: what is cached is not pickled.
@@ -137,6 +139,9 @@ class CachedSource(_Derived):
             self._seen[index] = self._source.read(index)
         return self._seen[index]
 
+    def captions(self, index: int) -> tuple[str, ...]:
+        return captions_of(self._source, index)
+
     def example_id(self, index: int) -> str:
         return self._source.example_id(index)
 
@@ -144,7 +149,7 @@ class CachedSource(_Derived):
         return CachedSource, (self._source,)
 
 
-class Sample(_Derived):
+class Sample(Wrapped):
     """Some examples of another source, by their indices there."""
 
     def __init__(self, source: Source, chosen: Int32[np.ndarray, " M"]) -> None:
@@ -157,6 +162,9 @@ class Sample(_Derived):
 
     def read(self, index: int) -> Example:
         return self._source.read(int(self._chosen[index]))
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return captions_of(self._source, int(self._chosen[index]))
 
     def example_id(self, index: int) -> str:
         return self._source.example_id(int(self._chosen[index]))
@@ -224,7 +232,7 @@ def _read_labels(
         return source.labels
     labels = np.empty(len(source), np.int32)
     with waiting.said(f"reading the labels of {source.name}"):
-        for index, example in enumerate(_read_all(source)):
+        for index, example in enumerate(_read_all(source, source.read)):
             labels[index] = example["label"]
             if take is not None:
                 take(index, example)
@@ -241,13 +249,33 @@ def account_of(source: Source) -> Account | None:
     return getattr(source, "account", None)
 
 
-def _read_all(source: Source) -> Iterator[Example]:
+def has_captions(source: Source) -> bool:
+    """Return whether its examples have a field "captions"."""
+    return getattr(source, "has_captions", False)
+
+
+def captions_of(source: Source, index: int) -> tuple[str, ...]:
+    """Return an example's captions, without reading its image where the source can."""
+    own = getattr(source, "captions", None)
+    return own(index) if own else source.read(index)["captions"]
+
+
+def all_captions(source: Source) -> list[tuple[str, ...]]:
+    """Return the captions of every example of a source that has some, in the stored order."""
+    with waiting.said(f"reading the captions of {source.name}"):
+        return list(_read_all(source, functools.partial(captions_of, source)))
+
+
+_Read = TypeVar("_Read")
+
+
+def _read_all(source: Source, read: Callable[[int], _Read]) -> Iterator[_Read]:
     if not is_remote(source):
-        yield from map(source.read, range(len(source)))
+        yield from map(read, range(len(source)))
         return
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         for start in range(0, len(source), 1024):  # so many are in memory
-            yield from pool.map(source.read, range(start, min(start + 1024, len(source))))
+            yield from pool.map(read, range(start, min(start + 1024, len(source))))
 
 
 def balance_of(source: Source, power: float) -> ClassBalance | None:

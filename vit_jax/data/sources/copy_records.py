@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.data.sources.base import Example, Source, short_name
+from vit_jax.data.sources.base import Example, Source, has_captions, short_name
 from vit_jax.errors import DataError, UserError
 from vit_jax.storage import files, foreign
 
@@ -57,7 +57,9 @@ def write(
     target, unfinished = folder / VERSION, folder / f".{VERSION}.unfinished"
     shards = [shard for name, source in sources.items() for shard in _plan(folder, name, source)]
     facts = [
-        [name, source.name, source.digest(), source.class_names] for name, source in sources.items()
+        [name, source.name, source.digest(), source.class_names]
+        + (["with captions"] if has_captions(source) else [])
+        for name, source in sources.items()
     ]
     plan = json.dumps({"sources": facts, "shards": shards}, indent=1) + "\n"
     with files.refused(f"cannot write {unfinished}"):
@@ -175,6 +177,8 @@ def _write_shard(folder: Path, shard: _Shard, source: Source, stop: threading.Ev
                 if source.multi_label:
                     label = np.flatnonzero(label).tolist()
                 fields = {"image": example["image"], "label": label}
+                if "captions" in example:
+                    fields["captions"] = list(example["captions"])
                 writer.write(serializer.serialize_example(fields))
             writer.close()
             count = array_record_module.ArrayRecordReader(str(path)).num_records()
@@ -202,8 +206,10 @@ def _features(source: Source) -> Any:
     label: Any = tfds.features.ClassLabel(names=list(source.class_names))
     if source.multi_label:
         label = tfds.features.Sequence(label)
-    image = tfds.features.Image(shape=(None, None, None))
-    return tfds.features.FeaturesDict({"image": image, "label": label})
+    fields = {"image": tfds.features.Image(shape=(None, None, None)), "label": label}
+    if has_captions(source):
+        fields["captions"] = tfds.features.Sequence(tfds.features.Text())
+    return tfds.features.FeaturesDict(fields)
 
 
 def _describe(

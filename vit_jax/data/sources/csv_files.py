@@ -5,18 +5,22 @@ Encoding, separator and columns are those that the file's beginning tells for su
 begun by earlier versions read their tables as those did, `csv:FILE?rules=1`.
 """
 
+import contextlib
 import csv
 import gzip
 import io
+import json
 import os
 import posixpath
 import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.names import (
@@ -30,11 +34,20 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
+from vit_jax.data.sources import captions as captions_lib
 from vit_jax.data.sources import look
-from vit_jax.data.sources.base import absolute_slices, digest_of
+from vit_jax.data.sources.base import Example, absolute_slices, digest_of
+from vit_jax.data.sources.captions import Captions, Texts
 from vit_jax.data.sources.folders import FolderSource
 from vit_jax.data.sources.look import Seen, copies_told, same_content
-from vit_jax.data.sources.partition import WHOLE, SplitDraw, check_no_seed, partition, split_draw
+from vit_jax.data.sources.partition import (
+    WHOLE,
+    SplitDraw,
+    check_no_seed,
+    draw_of,
+    options,
+    partition,
+)
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
@@ -110,6 +123,9 @@ def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
 
 NEEDED = ("path", "label")
 _KNOWN = (*NEEDED, "split")
+# open_clip's names of the columns of paths and captions come after the usual ones.
+_PATHS = ("path", "filepath")
+_CAPTIONS = (*captions_lib.USUAL, "title")
 _MAX_BYTES = 2 << 30  # of a table that is unpacked
 _SEPARATORS = ",;\t|"
 _MARKS = {  # of encodings; UTF-32's begins as UTF-16's does
@@ -137,8 +153,12 @@ class CsvRow(NamedTuple):
     cells: dict[str, str]
 
 
-def read(data: bytes, where: str) -> list[CsvRow]:
+def read(
+    data: bytes, where: str, wanted: Captions = Captions.UNREAD, column: str = ""
+) -> list[CsvRow]:
     """Return the rows of a table with the columns path and label, whatever their case.
+
+    With captions it needs no label, and "filepath" may stand for "path".
 
     It may be packed by gzip, in UTF-8, or UTF-16 or UTF-32 that say so at their beginning; cells
     are separated by what separates path and label in the first line: , ; | or tabs.
@@ -146,6 +166,8 @@ def read(data: bytes, where: str) -> list[CsvRow]:
     Args:
         data: of the file.
         where: the file in messages.
+        wanted: what is done with captions.
+        column: of captions; "" is one of a usual name.
 
     Raises UserError: another format or encoding, no such columns, no rows, or a row of other cells.
     """
@@ -153,7 +175,7 @@ def read(data: bytes, where: str) -> list[CsvRow]:
     told = re.match(r"sep=(.)\r?\n", text)  # Excel's
     start = text[told.end() :] if told else text
     first = next(filter(str.strip, start.splitlines()), "")
-    separator = told[1] if told else _separator(first)
+    separator = told[1] if told else _separator(first, wanted, column)
     reader = csv.reader(io.StringIO(start, newline=""), delimiter=separator, strict=True)
     try:
         rows = [(reader.line_num + bool(told), cells) for cells in reader if any(cells)]
@@ -161,39 +183,64 @@ def read(data: bytes, where: str) -> list[CsvRow]:
         line = reader.line_num + bool(told)
         why = f"{error}; put a cell with quotes or line breaks in quotes, and double those in it"
         raise UserError(f"{where}, line {line}: {why}") from None
-    columns = _columns(rows[0][1]) if rows else []
-    if not {*NEEDED} <= {*columns}:
+    columns = _columns(rows[0][1], wanted) if rows else []
+    caption = _caption(columns, wanted, column)
+    is_missing = not caption and wanted is not Captions.UNREAD
+    if is_missing and (column or wanted is Captions.NEEDED) and "path" in columns:
+        what = f"column {column!r}" if column else f"column of captions ({', '.join(_CAPTIONS)})"
+        how = "choose one by the end of the name: ?captions=COLUMN"
+        raise captions_lib.lacking(where, what, map(shown, columns), how)
+    needed = _needed(caption)
+    if not {*needed} <= {*columns}:
         has = ", ".join(map(shown, columns)) or "nothing"
-        raise UserError(f"{where} has the columns {has}; its first line must name path,label")
-    for name in _KNOWN:
+        raise UserError(
+            f"{where} has the columns {has}; its first line must name {','.join(needed)}"
+        )
+    for name in (*_KNOWN, caption):
         if columns.count(name) > 1:
             raise UserError(f"{where} has the column {name} twice; keep one of them")
     if not rows[1:]:
         raise UserError(f"{where} lists no images")
-    needed = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
+    cells_of = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
     found = []
     for line, cells in rows[1:]:
         if len(cells) > len(columns) and any(cells[len(columns) :]):
             has = f"{len(cells)} cells, and the first line {len(columns)}"
             raise UserError(f"{where}, line {line} has {has}; put a path with commas in quotes")
-        for column, may_be_empty in needed:
-            if column >= len(cells) or not (may_be_empty or cells[column].strip()):
+        for place, may_be_empty in cells_of:
+            if place >= len(cells) or not (may_be_empty or cells[place].strip()):
                 names = ", ".join(name for name in columns if name in _KNOWN)
                 raise UserError(f"{where}, line {line}: give a value for {names}")
+        if caption:  # an empty one may be left out at the end of a line
+            cells = [*cells, *[""] * (len(columns) - len(cells))]
         found.append(CsvRow(line, dict(zip(columns, cells, strict=False))))
     return found
 
 
-def _columns(cells: Sequence[str]) -> list[str]:
-    return [one_spelling(cell).lower() for cell in cells]
+def _needed(caption: str) -> Sequence[str]:
+    return NEEDED[:1] if caption else NEEDED
 
 
-def _separator(first: str) -> str:
+def _caption(columns: Iterable[str], wanted: Captions, column: str) -> str:
+    """Return the column of captions, "" for none."""
+    if wanted is Captions.UNREAD:
+        return ""
+    return captions_lib.usual(columns, (column.lower(),) if column else _CAPTIONS)
+
+
+def _columns(cells: Sequence[str], wanted: Captions) -> list[str]:
+    found = [one_spelling(cell).lower() for cell in cells]
+    path = captions_lib.usual(found, _PATHS) if wanted is not Captions.UNREAD else ""
+    return ["path" if name == path else name for name in found]
+
+
+def _separator(first: str, wanted: Captions, column: str) -> str:
     """Return what separates the cells of the line with the columns' names."""
     found = {}
     for separator in _SEPARATORS:
-        found[separator] = _columns(next(csv.reader([first], delimiter=separator), []))
-        if {*NEEDED} <= {*found[separator]}:
+        columns = _columns(next(csv.reader([first], delimiter=separator), []), wanted)
+        found[separator] = columns
+        if {*_needed(_caption(columns, wanted, column))} <= {*columns}:
             return separator
     return max(found, key=lambda separator: len(found[separator]))
 
@@ -235,11 +282,38 @@ _HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part o
 class CsvSource(FolderSource):
     """Examples of one split of a table, whose labels are no part of the paths."""
 
+    _texts: Texts | None = None
+
+    def add_captions(self, captions: Iterable[tuple[str, ...]]) -> None:
+        """Give each example its captions."""
+        self._texts, self.has_captions = Texts(captions), True
+
+    def read(self, index: int) -> Example:
+        """Return an example's encoded image, its class id and, of a table with these, captions.
+
+        Raises what `FolderSource.read` does.
+        """
+        example = super().read(index)
+        return example if self._texts is None else {**example, "captions": self._texts[index]}
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        """Return an example's captions."""
+        return () if self._texts is None else self._texts[index]
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """List the absolute path and the class of every example, and its captions as JSON."""
+        rows = super().rows()
+        if self._texts is None:
+            return rows
+        texts = (json.dumps(self._texts[index]) for index in range(len(self)))
+        return [(*row, text) for row, text in zip(rows, texts, strict=True)]
+
     def digest(self) -> str:
-        """Digest paths and labels."""
+        """Digest paths, labels and captions."""
         names = [self.class_names[k].encode() if k >= 0 else b"" for k in self.labels]
         pairs = zip(self._paths.tolist(), names, strict=True)
-        return digest_of(b"%b\0%b" % pair for pair in pairs)
+        texts = [] if self._texts is None else [self._texts.digest()]
+        return digest_of([*(b"%b\0%b" % pair for pair in pairs), *texts])
 
 
 class _Example(NamedTuple):
@@ -248,43 +322,51 @@ class _Example(NamedTuple):
     file: str  # the same for two spellings of one path
     label: str
     split: str  # "" without such a column
+    captions: tuple[str, ...] = ()
 
 
-def open_csv(name: str, split: str) -> CsvSource:
+def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
     Paths are relative to the file's folder, or all are addresses; that a bucket holds them is
     believed. Labels are as `names.label_of` and `names.classes_of` read them. Without a column
     "split" the splits are those of `partition`, and "whole". A row that is there twice counts once,
-    and one of a file that is gone does not count.
+    and one of a file that is gone does not count. `captions` are in a column of a usual name, or in
+    that of "FILE?captions=COLUMN"; those of several rows of one file are all the image's.
 
     Raises UserError: what `read` raises; no such split; most files are gone; a label that
     is no class; one file with two labels or in two splits; two columns of labels that disagree.
     """
-    path, draw = split_draw(name)
+    path, given = options(name)
+    if surplus := given.keys() - {"captions", "split_seed", "rules"}:
+        raise UserError(f"{shown(path)} is a table: it has no ?{min(surplus)}=; rename its columns")
+    draw = draw_of(given)
     is_far = remote.is_remote(path)
     file = Path(os.path.expanduser(path))
     place = path if is_far else str(file)
     where = shown(place if is_far or file.is_absolute() else f"./{place}")
     root: Path | str = path.rpartition("/")[0] if is_far else file.parent
-    if draw.rules == 1:
+    if draw.rules == 1 and captions is not Captions.NEEDED:
         return _as_before(place, root, where, split, draw)
     with refused(where):
-        rows = read(remote.read(place), where)
+        rows = read(remote.read(place), where, captions, column := given.get("captions", ""))
+    caption = _caption(rows[0].cells, captions, column)
     if all(remote.is_remote(row.cells["path"]) for row in rows):
         addresses = [row.cells["path"] for row in rows]
         root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
         for row in rows:
             row.cells["path"] = row.cells["path"].removeprefix(f"{root}/")
     _check_columns(rows, where)
-    examples = list(_examples(rows, root, where))
+    examples = list(_examples(rows, root, where, caption))
     gone = [example for example in examples if not example.path]
     if 2 * len(gone) >= len(examples):
         more = f", nor are {len(gone) - 1:,} other files" if len(gone) > 1 else ""
         what = f"there is no file {shown(gone[0].file)} beside it{more}"
         raise UserError(f"{where}, line {gone[0].line}: {what}")
     class_of, classes, notes = classes_of(Counter(example.label for example in examples))
-    if not classes and (empty := [row for row in rows if not row.cells["label"].strip()]):
+    if not (classes or caption) and (
+        empty := [row for row in rows if not row.cells["label"].strip()]
+    ):
         raise UserError(f"{where}, line {empty[0].line}: give a value for path, label")
     used, doubled = _once([each for each in examples if each.path], class_of, where)
     used, unread, seen, told = _look(used, root, key := place if is_far else os.path.abspath(place))
@@ -303,6 +385,13 @@ def open_csv(name: str, split: str) -> CsvSource:
     else:
         own = dict(partition(paths, labels, draw, [each.key for each in seen]))
     members |= own
+    if captions is Captions.NEEDED:
+        has = np.array([bool(each.captions) for each in used])
+        if not has.any():
+            raise UserError(f"{where}: all captions of the column {caption} are empty")
+        kept, without = captions_lib.leave_out(members, has, paths.__getitem__)
+        members = {key: found.tolist() for key, found in kept.items()}
+        unread, own = [*unread, *without], {key: members[key] for key in own}
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
     chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
@@ -314,6 +403,8 @@ def open_csv(name: str, split: str) -> CsvSource:
         [labels[index] for index in chosen],
         drawn=not has_splits,
     )
+    if caption:
+        source.add_captions(used[index].captions for index in chosen)
     if seen:
         groups = same_content(look.places_of(root, paths), seen, key)
         told += copies_told(
@@ -322,17 +413,18 @@ def open_csv(name: str, split: str) -> CsvSource:
             [each.split for each in used],
             [class_of.get(each.label, "") for each in used],
         )
+    unlabelled = without_label(labels.count(-1), len(labels)) if classes or not caption else []
     source.left_out = [
         *(("of files that are not there", each.file) for each in gone),
         *(("doubled rows", each.path) for each in doubled),
         *unread,
     ]
     source.account = Account(
-        unit="rows",
+        unit="images" if caption else "rows",  # several rows may be captions of one
         num_classes=len(classes),
         used={key: len(found) for key, found in own.items()},
         left_out=left_out((look.in_a_word(why), path) for why, path in source.left_out),
-        notes=(*notes, *split_notes(own), *told, *without_label(labels.count(-1), len(labels))),
+        notes=(*notes, *split_notes(own), *told, *unlabelled),
     )
     return source
 
@@ -376,13 +468,18 @@ def _as_before(place: str, root: Path | str, where: str, split: str, draw: Split
     )
 
 
-def _examples(rows: Sequence[CsvRow], root: Path | str, where: str) -> Iterator[_Example]:
-    """Yield what each row says; without a path where there is no such file."""
+def _examples(
+    rows: Sequence[CsvRow], root: Path | str, where: str, caption: str
+) -> Iterator[_Example]:
+    """Yield what each row says; without a path where there is no such file.
+
+    `caption` is the column of captions, "" for none.
+    """
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
     labels: dict[str, str] = {}  # of a million rows few differ
     above = os.path.abspath(root)
     for line, cells in rows:
-        given = cells["label"]
+        given = cells.get("label", "")
         if given not in labels:
             try:
                 labels[given] = label_of(given)
@@ -394,7 +491,17 @@ def _examples(rows: Sequence[CsvRow], root: Path | str, where: str) -> Iterator[
         else:
             path = _HERE.sub(r"\1", cells["path"].strip().replace("\\", "/"))
             file = posixpath.normpath(unicodedata.normalize("NFC", path))
-        yield _Example(line, path, file, labels[given], splits.get(cells.get("split", ""), ""))
+        texts = _captions(cells[caption]) if caption else ()
+        name = splits.get(cells.get("split", ""), "")
+        yield _Example(line, path, file, labels[given], name, texts)
+
+
+def _captions(cell: str) -> tuple[str, ...]:
+    """Return the captions in a cell: its text, or the texts of a list in JSON."""
+    if cell.lstrip()[:1] == "[":
+        with contextlib.suppress(ValueError, RecursionError):
+            return captions_lib.listed(json.loads(cell)).texts
+    return captions_lib.listed(cell).texts
 
 
 def _there(root: Path, given: str) -> str:
@@ -417,7 +524,10 @@ def _there(root: Path, given: str) -> str:
 def _once(
     examples: Sequence[_Example], class_of: dict[str, str], where: str
 ) -> tuple[list[_Example], list[_Example]]:
-    """Return each file's first row, and the others; raises UserError: two that differ."""
+    """Return each file's first row, with the captions of all, and those that say nothing new.
+
+    Raises UserError: two that differ in label or split.
+    """
     first: dict[str, _Example] = {}
     doubled = []
     for each in examples:
@@ -431,12 +541,18 @@ def _once(
                 lines = f"lines {before.line} and {each.line}"
                 what = f"{lines}: {shown(each.path)} has {both}; keep one of the rows"
                 raise UserError(f"{where}, {what}")
-        doubled.append(each)
+        more = tuple(text for text in each.captions if text not in before.captions)
+        if more:
+            first[each.file] = before._replace(captions=(*before.captions, *more))
+        else:
+            doubled.append(each)
     return list(first.values()), doubled
 
 
 def _check_columns(rows: Sequence[CsvRow], where: str) -> None:
     """Raise UserError for another column of labels that says something else."""
+    if "label" not in rows[0].cells:
+        return
     ones = [row.cells["label"] for row in rows]
     for name in LABELS[1:]:
         if name not in rows[0].cells:

@@ -342,7 +342,7 @@ class FolderSource(Labelled):
         """Digest the paths below the folder; a million sizes would take minutes to ask for."""
         return digest_of(self._paths.tolist())
 
-    def rows(self) -> list[tuple[str, str]]:
+    def rows(self) -> list[tuple[str, ...]]:
         """List the absolute path and the class of every example."""
         paths = (
             os.path.abspath(path) if not self.is_remote else path

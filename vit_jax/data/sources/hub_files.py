@@ -12,6 +12,7 @@ from typing import Any
 
 from vit_jax.data.sources import parquet_files, shards, tar_files
 from vit_jax.data.sources.base import Source
+from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import options
 from vit_jax.data.sources.shards import base_name, splits_of, where_of
 from vit_jax.errors import UserError, shown, some, unknown
@@ -20,7 +21,7 @@ from vit_jax.storage import remote
 _MOST = 1 << 22  # bytes of a card
 
 
-def open_hf(name: str, split: str) -> Source:
+def open_hf(name: str, split: str, captions: Captions = Captions.UNREAD) -> Source:
     """Open one split of a dataset's Parquet or tar files, "USER/NAME?config=NAME".
 
     More options are those of `parquet_files.open_parquet` and `tar_files.open_tar`. A revision
@@ -53,7 +54,8 @@ def open_hf(name: str, split: str) -> Source:
     open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
     told = _told(root, card, config)
     splits = [of_file[file.path] for file in kept]
-    return open_shards(where, kept, split, chosen, splits, told=told, notes=(*notes, *said))
+    said = (*notes, *said)
+    return open_shards(where, kept, split, chosen, splits, told=told, notes=said, wanted=captions)
 
 
 def _listed(

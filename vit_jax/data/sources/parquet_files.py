@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.data.account import Account
+from vit_jax.data.account import Account, left_out
 from vit_jax.data.names import (
     LABELS,
     class_names,
@@ -29,8 +29,10 @@ from vit_jax.data.names import (
     one_spelling,
     split_notes,
 )
+from vit_jax.data.sources import captions as captions_lib
 from vit_jax.data.sources import shards
 from vit_jax.data.sources.base import Example
+from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import draw_of
 from vit_jax.errors import DataError, UserError, shown, unknown
 from vit_jax.process import waiting
@@ -39,10 +41,11 @@ from vit_jax.storage import remote
 NO_LABEL = "none"  # the column that there is none, in "?label=none"
 _LIKE_LABELS = re.compile("label|class|target|categor|cls|^y$", re.IGNORECASE)
 MAX_BYTES = 512 << 20  # of the decoded row groups of a split in one process
+_MAX_TEXT = 64 << 20  # of their captions, which are read and kept by themselves
 _THREADS = 16
 _AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
-_OWN = ("_footers", "_held", "_seen", "_again")  # of a process
+_OWN = ("_footers", "_held", "_texts", "_seen", "_again")  # of a process
 
 
 class Columns(NamedTuple):
@@ -94,6 +97,54 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
     path = f"{image}.bytes" if image in structs else image
     return Columns(path, label, _classes(features, label))
+
+
+def captions(opened: Any, chosen: Mapping[str, str], where: str, wanted: Captions) -> str:
+    """Choose the column of captions of an open file, "" where none are wanted or there are none.
+
+    Raises UserError: none of the name chosen, or none of a usual name where they are needed.
+    """
+    if wanted is Captions.UNREAD:
+        return ""
+    kinds = {field.name: field.type for field in opened.schema_arrow}
+    fit = [name for name, kind in kinds.items() if _holds_text(kind)]
+    given = chosen.get("captions", "") or captions_lib.usual(fit)
+    if wanted is Captions.NEEDED and not given:
+        what = f"column of captions ({', '.join(captions_lib.USUAL)})"
+        example = next(iter(fit), "COLUMN")
+        how = f"choose one by the end of the name: ?captions={example}"
+        raise captions_lib.lacking(where, what, map(shown, kinds), how)
+    return _one("caption", given, [], fit, where)
+
+
+def _holds_text(kind: Any) -> bool:
+    """Return whether a column has texts, lists of them, or structs or lists of structs with one."""
+    import pyarrow.types as types
+
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _holds_text(kind.value_type)
+    if types.is_struct(kind):
+        names = {field.name: field.type for field in kind}
+        return any(name in names and _holds_text(names[name]) for name in captions_lib.INSIDE)
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _as_bytes(kind: Any) -> Any:
+    """Return a type with bytes in place of text, which pyarrow does not give where it is broken."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    if types.is_string(kind):
+        return pa.binary()
+    if types.is_large_string(kind):
+        return pa.large_binary()
+    if types.is_list(kind):
+        return pa.list_(_as_bytes(kind.value_type))
+    if types.is_large_list(kind):
+        return pa.large_list(_as_bytes(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _as_bytes(field.type)) for field in kind])
+    return kind
 
 
 def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray:
@@ -220,16 +271,18 @@ def _one(kind: str, given: str, fit: Sequence[str], all_: Sequence[str], where: 
 class ParquetSource(shards.ShardSource):
     """Examples of one split of Parquet files; see `Source`."""
 
-    def __init__(self, *source: Any, columns: Columns, groups: np.ndarray) -> None:
+    def __init__(self, *source: Any, columns: Columns, groups: np.ndarray, text: str = "") -> None:
         """Take what `ShardSource` does, and how to find a row.
 
         Args:
             source: arguments of `ShardSource`; places are rows, counted through all files.
             columns: which of the files' are read.
             groups: int (G, 3), of every row group its file, its number there, its first row.
+            text: the column of captions, "" for none.
         """
         super().__init__(*source)
         self._columns, self._groups = columns, groups
+        self._text, self.has_captions = text, bool(text)
         self._restart()
 
     def _restart(self) -> None:
@@ -238,6 +291,7 @@ class ParquetSource(shards.ShardSource):
         self._seen: set[int] = set()
         self._again = 0
         self._held = RowGroups(self._load)
+        self._texts = RowGroups(self._load_captions, _MAX_TEXT)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
@@ -251,19 +305,27 @@ class ParquetSource(shards.ShardSource):
 
         Raises DataError: the file changed or is damaged, or the row has no image in it.
         """
+        image = self._value(self._held, index)
+        if isinstance(image, dict):
+            image = image["bytes"]
+        if not image:
+            raise DataError(f"{self.example_id(index)}: the row holds no image, or its path alone")
+        texts = {"captions": self.captions(index)} if self.has_captions else {}
+        return {"image": image, "label": int(self.labels[index]), **texts}
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        """Return an example's captions; raises DataError as `read`."""
+        return captions_lib.listed(self._value(self._texts, index)).texts
+
+    def _value(self, held: "RowGroups", index: int) -> Any:
         group, row = self._find(index)
         try:
-            image = self._held.get(group)[row - int(self._groups[group, 2])].as_py()
+            return held.get(group)[row - int(self._groups[group, 2])].as_py()
         except remote.RemoteError:
             raise
         except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
             why = " ".join(str(error).split())[:200]
             raise DataError(f"{self.example_id(index)}: {why}") from error
-        if isinstance(image, dict):
-            image = image["bytes"]
-        if not image:
-            raise DataError(f"{self.example_id(index)}: the row holds no image, or its path alone")
-        return {"image": image, "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
         group, row = self._find(index)
@@ -290,13 +352,20 @@ class ParquetSource(shards.ShardSource):
     def _load(self, group: int) -> Any:
         """Return the images of a row group, a pyarrow ChunkedArray."""
         self._count(group)
+        return self._column(group, self._columns.image)
+
+    def _load_captions(self, group: int) -> Any:
+        found = self._column(group, self._text)
+        return found.cast(_as_bytes(found.type))
+
+    def _column(self, group: int, name: str) -> Any:
         file, number, _ = map(int, self._groups[group])
         facts = self._files[file]
         if remote.info(facts.path) != facts:
             raise ValueError("the file changed after the run began")
         opened = _open(facts, self._footers.get(file))
         self._footers[file] = opened.metadata
-        return opened.read_row_group(number, columns=[self._columns.image]).column(0)
+        return opened.read_row_group(number, columns=[name]).column(0)
 
 
 class RowGroups:
@@ -367,7 +436,7 @@ def _open(file: remote.FileInfo, footer: Any = None) -> Any:
     return pq.ParquetFile(pa.PythonFile(_Ranged(file), "r"), metadata=footer)
 
 
-def open_parquet(name: str, split: str) -> ParquetSource:
+def open_parquet(name: str, split: str, captions: Captions = Captions.UNREAD) -> ParquetSource:
     """Open one split of Parquet files, "PATTERN?label=COLUMN&image=COLUMN", with TFDS-style slices.
 
     Splits are told by the names of the files, else drawn by `partition`. Columns are found as
@@ -377,7 +446,7 @@ def open_parquet(name: str, split: str) -> ParquetSource:
     Raises UserError: no such file, split or column; a file that is cut or damaged.
     """
     where, found, chosen = shards.find(name, "parquet")
-    return open_shards(where, found.files, split, chosen, notes=found.notes)
+    return open_shards(where, found.files, split, chosen, notes=found.notes, wanted=captions)
 
 
 def open_shards(
@@ -389,12 +458,14 @@ def open_shards(
     *,
     told: Mapping[str, int] = types.MappingProxyType({}),
     notes: Sequence[str] = (),
+    wanted: Captions = Captions.UNREAD,
 ) -> ParquetSource:
     """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`."""
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
         first = _reading(files[0], lambda: _open(files[0]))
         columns = _reading(files[0], lambda: find(first, chosen, where))
+        text = captions(first, chosen, where, wanted)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             firsts, found, empty = zip(*pool.map(read, files), strict=True)
@@ -421,6 +492,18 @@ def open_shards(
     members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *split_notes(members)]
     notes += shards.compare(told, shards.sizes(members), where)
+    lost: list[tuple[str, str]] = []
+    if wanted is Captions.NEEDED:
+        count = functools.partial(_captioned, column=text)
+        with (
+            waiting.said(f"reading the captions of {where}"),
+            concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
+        ):
+            has, broken = zip(*pool.map(count, files), strict=True)
+        if len(joined) and not any(map(np.any, has)):
+            raise UserError(f"{where}: all captions of the column {text} are empty")
+        members, lost = captions_lib.leave_out(members, np.concatenate(has), tell)
+        notes += captions_lib.notes(sum(broken))
     title, rows = shards.choose(split, members, draw, where)
     used = np.unique(np.searchsorted(ends, rows, side="right"))
     table = [
@@ -429,13 +512,18 @@ def open_shards(
         for number, first in enumerate(firsts[file])
     ]
     source = title, classes, [files[i] for i in used], labels[rows], rows
-    opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64))
-    notes += shards.label_notes(joined, labels, classes, named=bool(names))
+    opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64), text=text)
+    if classes or not text:
+        notes += shards.label_notes(joined, labels, classes, named=bool(names))
     notes += unread(first, columns, chosen)
     if sum(empty):
         notes.append(f"{sum(empty):,} of {ends[-1]:,} rows have no image")
     opened.account = Account(
-        unit="rows", num_classes=len(classes), used=shards.sizes(members), notes=tuple(notes)
+        unit="rows",
+        num_classes=len(classes),
+        used=shards.sizes(members),
+        left_out=left_out(lost),
+        notes=tuple(notes),
     )
     return opened
 
@@ -451,6 +539,22 @@ def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndar
         found = labels(opened, columns, shown(file.path))
         empty = without_image(opened, columns)
         return (np.cumsum(counts) - counts).tolist(), found, empty
+
+    return _reading(file, read)
+
+
+@functools.lru_cache(4096)
+def _captioned(file: remote.FileInfo, column: str) -> tuple[np.ndarray, int]:
+    """Return which rows of a file have a caption, and how many captions are not UTF-8."""
+
+    def read() -> tuple[np.ndarray, int]:
+        opened = _open(file)
+        if column not in opened.schema_arrow.names:
+            raise ValueError(f"it has no column {column}, unlike the first file")
+        found = opened.read(columns=[column]).column(0)
+        values = map(captions_lib.listed, found.cast(_as_bytes(found.type)).to_pylist())
+        pairs = [(bool(each.texts), each.broken) for each in values]
+        return np.array([one for one, _ in pairs], bool), sum(broken for _, broken in pairs)
 
     return _reading(file, read)
 

@@ -22,7 +22,7 @@ _HELD_OUT = 0.1  # the share of val, and of test
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
 _ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
 # The end of a name that chooses fields of tar and Parquet files, or how files are read.
-_OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|config)=([^?&]+))$")
+_OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|captions|config)=([^?&]+))$")
 _OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
 _RULES = re.compile(r"[?&]rules=\d+(?=$|[?&])")
 # Suffixes of archives; ".tar" is none, but a dataset.
@@ -133,7 +133,8 @@ def _place(name: str, *, drawn: bool = True) -> str:
     elif kind != "hf" or path.startswith((".", "/", "~")):
         path = os.path.abspath(os.path.expanduser(path))
     defaults = {"split_seed": "0", "rules": "2"} if drawn else {}
-    kept = {k: v for k, v in chosen.items() if drawn or k not in ("split_seed", "rules")}
+    beside = ("captions",) if drawn else ("captions", "split_seed", "rules")
+    kept = {k: v for k, v in chosen.items() if k not in beside}
     return f"{kind}:{path} {sorted((defaults | kept).items())}"
 
 

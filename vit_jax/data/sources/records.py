@@ -33,6 +33,7 @@ from vit_jax.data.account import Account
 from vit_jax.data.images.decode import decode
 from vit_jax.data.names import class_names, with_known_names
 from vit_jax.data.sources.base import Example, Labelled, absolute_slices, digest_of
+from vit_jax.data.sources.captions import INSIDE, Captions, listed, usual
 from vit_jax.data.sources.partition import options
 from vit_jax.data.sources.record_ranges import RecordRanges, Shard
 from vit_jax.errors import DataError, UserError, shown, some, unknown
@@ -219,6 +220,8 @@ class TfdsSource(Labelled):
         label: str = "",
         image: str = "",
         shards: Mapping[str, remote.FileInfo] | None = None,
+        captions: str = "",
+        wanted: Captions = Captions.UNREAD,
     ) -> None:
         """Open a split.
 
@@ -228,6 +231,9 @@ class TfdsSource(Labelled):
             label: a feature's name or one of `DERIVED`; "" is the only label.
             image: a feature's name; "" is the only image.
             shards: the files by name where they are in a bucket.
+            captions: a feature's name; "" is one of a usual name.
+            wanted: what is done with captions. Where there are some, there need be no label. Which
+                records have none is found when they are read.
         """
         self._directory, self.is_remote = directory, shards is not None
         check(directory)
@@ -247,8 +253,12 @@ class TfdsSource(Labelled):
         self._image = _feature_key(info, where, "image", image)
         self._is_binary = info.name == "dsprites"
         derived = DERIVED.get(info.name, {})
+        self._captions = "" if wanted is Captions.UNREAD else captions_key(info, where, captions)
+        self.has_captions = bool(self._captions)
         if label in derived:
             self.class_names, self._label_of = derived[label]
+        elif self.has_captions and not label and not _has_label(info):
+            self.class_names, self._label_of = (), _no_label
         else:
             key = _feature_key(info, where, "class label", label, tuple(derived))
             feature, self._label_of = info.features[key], operator.itemgetter(key)
@@ -282,7 +292,7 @@ class TfdsSource(Labelled):
         return len(self._records)
 
     def read(self, index: int) -> Example:
-        """Return an example's encoded image and its label.
+        """Return an example's encoded image, its label and, of a source with these, its captions.
 
         TFDS marks a missing label by -1, for users who need none.
 
@@ -293,6 +303,9 @@ class TfdsSource(Labelled):
             image = bytes(example[self._image])
             image = brighten(image) if self._is_binary else image
             label = np.asarray(self._label_of(example), np.int64)
+            texts: Example = {}
+            if self.has_captions:
+                texts["captions"] = listed(example[self._captions]).texts
         except UserError:
             raise
         except Exception as error:  # the reader, protobuf and TFDS have many kinds
@@ -304,10 +317,10 @@ class TfdsSource(Labelled):
             why = f"the label is {unfit.flat[0]}; classes are 0 to {self.num_classes - 1}"
             raise DataError(f"{self.example_id(index)}: {why}")
         if not self.multi_label:
-            return {"image": image, "label": int(label)}
+            return {"image": image, "label": int(label), **texts}
         hot = np.zeros(self.num_classes, np.uint8)
         hot[label] = 1
-        return {"image": image, "label": hot}
+        return {"image": image, "label": hot, **texts}
 
     def example_id(self, index: int) -> str:
         return f"{self.name} record {index}"
@@ -323,7 +336,9 @@ def data_root(data_dir: str) -> str:
     return os.path.expanduser(chosen).rstrip("/") or "/"
 
 
-def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
+def open_tfds(
+    name: str, data_dir: str, split: str, captions: Captions = Captions.UNREAD
+) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version][?label=...]`, in ArrayRecord.
 
     Raises UserError: not prepared, without random access, damaged, without images or class labels,
@@ -336,7 +351,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
         )
     root = data_root(data_dir)
     name, chosen = options(name)
-    if surplus := chosen.keys() - {"label", "image"}:
+    if surplus := chosen.keys() - {"label", "image", "captions"}:
         raise UserError(f"{name} is a dataset of TFDS: it has no ?{surplus.pop()}=, but ?label=")
     if name == "digits":
         from vit_jax.data.sources.digits import prepare
@@ -348,7 +363,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     else:
         directory, shards = _find(name, Path(root), root), None
     try:
-        return TfdsSource(directory, split, **chosen, shards=shards)
+        return TfdsSource(directory, split, **chosen, shards=shards, wanted=captions)
     except UserError:
         raise
     except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
@@ -462,6 +477,38 @@ def _feature_key(
             + (advice if names else "a dataset with one is needed")
         )
     return chosen[0]
+
+
+def captions_key(info: Any, where: str, wanted: str) -> str:
+    """Find the feature of captions: `wanted`, or one of a usual name; "" for none.
+
+    Raises UserError: what is wanted is no text.
+    """
+    found = [key for key, feature in info.features.items() if _holds_text(feature)]
+    if wanted and wanted not in found:
+        raise unknown(f"feature of texts in {where}", wanted, found)
+    return wanted or usual(found)
+
+
+def _holds_text(feature: Any) -> bool:
+    """Return whether a feature is text, a sequence of it, or one of dicts with a text."""
+    if isinstance(feature, tfds.features.Sequence):
+        return _holds_text(feature.feature)
+    if isinstance(feature, tfds.features.FeaturesDict):
+        return any(name in INSIDE and _holds_text(each) for name, each in feature.items())
+    return isinstance(feature, tfds.features.Text)
+
+
+def _has_label(info: Any) -> bool:
+    """Return whether a dataset has one class label, or says which of several is its own."""
+    kind = "class label"
+    found = [key for key, f in info.features.items() if isinstance(_item(f, kind), _KINDS[kind])]
+    return len(found) == 1 or any(key in found for key in info.supervised_keys or ())
+
+
+def _no_label(example: Mapping[str, Any]) -> int:
+    del example
+    return -1
 
 
 def _item(feature: Any, kind: str) -> Any:

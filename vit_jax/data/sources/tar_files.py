@@ -25,8 +25,10 @@ from vit_jax.data.names import (
     split_notes,
     without_label,
 )
+from vit_jax.data.sources import captions as captions_lib
 from vit_jax.data.sources import shards, tar_index
 from vit_jax.data.sources.base import Example
+from vit_jax.data.sources.captions import USUAL, Captions
 from vit_jax.data.sources.folders import BESIDE, OUTSIDE, splits_in
 from vit_jax.data.sources.partition import draw_of
 from vit_jax.data.sources.tar_index import BLOCK
@@ -104,10 +106,15 @@ def read(names: np.ndarray) -> Folders | None:
 class TarSource(shards.ShardSource):
     """Examples of one split of tar files; see `Source`."""
 
-    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_index.Entries) -> None:
-        """Take what `ShardSource` does, and the shard and the entry of every example."""
+    def __init__(
+        self, *source: Any, shard: np.ndarray, entries: tar_index.Entries, caption: str = ""
+    ) -> None:
+        """Take what `ShardSource` does, the shard and the entry of every example, and the field
+        of captions that was chosen.
+        """
         super().__init__(*source)
-        self._shard, self._entries = shard.astype(np.int32), entries
+        self._shard, self._entries, self._caption = shard.astype(np.int32), entries, caption
+        self.has_captions = entries.captions.dtype == tar_index.CAPTIONS
 
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id, -1 where it has none.
@@ -118,21 +125,35 @@ class TarSource(shards.ShardSource):
         start, size = int(self._places[index]), int(self._entries.sizes[index])
         if size > MAX_BYTES:
             raise DataError(f"{self.example_id(index)}: more than {MAX_BYTES >> 20} MiB")
+        image = self._member(index, start, size, int(self._entries.crcs[index]))
+        texts = {"captions": self.captions(index)} if self.has_captions else {}
+        return {"image": image, "label": int(self.labels[index]), **texts}
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        """Return an example's captions; raises DataError as `read`."""
+        found = self._entries.captions[index]
+        if not found["count"]:
+            return ()
+        start, size, crc = (int(found[name]) for name in ("start", "size", "crc"))
+        content = self._member(index, start, size, crc)
+        return captions_lib.in_member(content, self._caption, is_json=bool(found["is_json"])).texts
+
+    def _member(self, index: int, start: int, size: int, crc: int) -> bytes:
         path = self._files[self._shard[index]].path
         # A member that grows, shrinks or moves has another header here, or none. A digest of the
         # images would tell more, but to make it they would all be read.
         data = remote.read_range(path, start - BLOCK, start + size)
-        if len(data) < BLOCK + size or zlib.crc32(data[:BLOCK]) != self._entries.crcs[index]:
+        if len(data) < BLOCK + size or zlib.crc32(data[:BLOCK]) != crc:
             was = "is shorter" if len(data) < BLOCK + size else "has another header"
             raise DataError(f"{self.example_id(index)}: the file {was} than when it was indexed")
-        return {"image": data[BLOCK:], "label": int(self.labels[index])}
+        return data[BLOCK:]
 
     def example_id(self, index: int) -> str:
         name = self._entries.names[index].decode(errors="backslashreplace")
         return f"{shown(self._files[self._shard[index]].path)}: {shown(name)}"
 
 
-def open_tar(name: str, split: str) -> TarSource:
+def open_tar(name: str, split: str, captions: Captions = Captions.UNREAD) -> TarSource:
     """Open one split of tar files, "PATTERN?label=FIELD&image=SUFFIX", with TFDS-style slices.
 
     Splits are told by the names of the files, else drawn by `partition`. Labels are the content of
@@ -143,7 +164,7 @@ def open_tar(name: str, split: str) -> TarSource:
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """
     where, found, chosen = shards.find(name, "tar")
-    return open_shards(where, found.files, split, chosen, notes=found.notes)
+    return open_shards(where, found.files, split, chosen, notes=found.notes, wanted=captions)
 
 
 def open_shards(
@@ -155,6 +176,7 @@ def open_shards(
     *,
     told: Mapping[str, int] = types.MappingProxyType({}),
     notes: Sequence[str] = (),
+    wanted: Captions = Captions.UNREAD,
 ) -> TarSource:
     """Open one split of some tar files; see `open_tar`.
 
@@ -166,16 +188,24 @@ def open_shards(
         splits: of each file, where its name does not tell.
         told: examples of each split, where a card tells them.
         notes: of the files, for the account.
+        wanted: what is done with captions.
 
-    Raises UserError: no such split; DataError: a shard, a label, or another number than `told`.
+    Raises UserError: no such split, no captions that are needed; DataError: a shard, a label, or
+    another number than `told`.
     """
     splits = splits or shards.splits_of(files)
-    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    caption = None if wanted is Captions.UNREAD else chosen.get("captions", "")
+    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""), caption)
     draw = draw_of(chosen)
     scanned = tar_index.scan(files, fields, agree=draw.rules != 1)
     found, left = zip(*map(tar_index.split_off, scanned), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
+    captioned = caption is not None and bool(entries.captions["count"].any())
+    if not captioned:
+        if wanted is Captions.NEEDED or caption:
+            raise _no_captions(where, caption or "", files[0])
+        entries = entries._replace(captions=np.zeros(len(shard), "V1"))  # as if it was not asked
     is_labelled = (entries.labels != b"").any()
     if fields.label not in ("", tar_index.NO_LABEL) and not is_labelled:
         lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
@@ -189,7 +219,8 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    by_folders = not is_labelled and not fields.label and draw.rules != 1
+    needed = wanted is Captions.NEEDED  # which need no labels: folders may be of anything
+    by_folders = not is_labelled and not fields.label and draw.rules != 1 and not needed
     folders = read(entries.names) if by_folders else None
     if folders:
         classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
@@ -201,11 +232,17 @@ def open_shards(
     else:
         names = shards.class_names_beside(files)
         classes, labels = shards.class_ids(entries.labels, names, tell)
-        said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
-        notes = [*notes, *said]
+        if classes or not needed:
+            said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
+            notes = [*notes, *said]
     members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *split_notes(members)]
     notes += shards.compare(told, shards.sizes(members), where)
+    if needed:
+        has = entries.captions["count"] > 0
+        members, without = captions_lib.leave_out(members, has, tell)
+        left = [*left, without]
+        notes += captions_lib.notes(int(entries.captions["broken"].sum()))
     title, rows = shards.choose(split, members, draw, where)
     used, local = np.unique(shard[rows], return_inverse=True)
     source = TarSource(
@@ -216,6 +253,7 @@ def open_shards(
         entries.starts[rows],
         shard=local,
         entries=tar_index.Entries(*(column[rows] for column in entries)),
+        caption=caption or "",
     )
     source.account = Account(
         unit="members",
@@ -225,3 +263,11 @@ def open_shards(
         notes=tuple(notes),
     )
     return source
+
+
+def _no_captions(where: str, field: str, first: remote.FileInfo) -> UserError:
+    """Return the error of tars without captions, with what the `first` has instead."""
+    suffix, keys = field or "txt", repr(field) if field else ", ".join(map(repr, USUAL))
+    what = f"caption KEY.{suffix}, nor in KEY.json by {keys}"
+    how = "choose one by the end of the name: ?captions=FIELD"
+    return captions_lib.lacking(where, what, tar_index.parts(first), how)

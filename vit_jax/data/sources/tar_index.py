@@ -29,6 +29,7 @@ import numpy as np
 
 from vit_jax.data.images.header import SUFFIXES
 from vit_jax.data.names import contradiction, label_of
+from vit_jax.data.sources.captions import in_member
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.process import waiting
 from vit_jax.storage import array_files, files, foreign, remote
@@ -40,6 +41,8 @@ _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd,
 _LINKS = (b"1", b"2")
 _FILES = (b"\0", b"0", b"7")
 _LONGEST_LABEL = 255
+_LOOKED_AT = 100  # members that tell what a shard has
+LONGEST_TEXT = 1 << 20  # bytes of a member with a text, of which no more are read
 LABELS = ("cls", "label", "class", "class_id")
 NO_LABEL = "none"  # the field that there is none, in "?label=none"
 _LEFT_OUT = b"\0"  # before the letter of why a member is no example; no label begins so
@@ -169,6 +172,20 @@ class Fields(NamedTuple):
 
     image: str = ""  # a suffix, "jpg"; "" is the first of `SUFFIXES` that there is
     label: str = ""  # a suffix, "cls", or a key of the JSON; "" is the first of `LABELS`
+    captions: str | None = None  # likewise; "" is KEY.txt, else a usual key; None: are not wanted
+
+
+# Where the captions of an image lie.
+CAPTIONS = np.dtype(
+    [
+        ("start", "<i8"),  # of the content of their member
+        ("size", "<i8"),
+        ("crc", "<u4"),  # CRC-32 of its header
+        ("is_json", "?"),
+        ("count", "<i4"),  # 0: there are none
+        ("broken", "<i4"),  # those that are not UTF-8
+    ]
+)
 
 
 class Entries(NamedTuple):
@@ -179,6 +196,7 @@ class Entries(NamedTuple):
     sizes: np.ndarray  # int64 (M,), bytes of each image
     crcs: np.ndarray  # uint32 (M,), CRC-32 of the header in front of it
     labels: np.ndarray  # bytes (M,), as text, b"" where there is none
+    captions: np.ndarray  # CAPTIONS (M,), or V1 (M,) where they are not wanted
 
 
 @runtime_checkable
@@ -215,6 +233,7 @@ def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = F
     others: list[tuple[bytes, str, Member]] = []  # that are no image, label or JSON of a key
     wanted = (fields.label,) if fields.label else LABELS
     wanted = () if fields.label == NO_LABEL else wanted
+    texts: dict[bytes, tuple[int, ...]] = {}  # of each key that has captions a row of CAPTIONS
     for member in members(window.read, size):
         folder, slash, base = member.name.rpartition(b"/")
         stem, dot, suffix = base.partition(b".")
@@ -224,6 +243,12 @@ def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = F
         if not (stem and dot):  # hidden, or without a suffix
             others.append((b"", "", member))
             continue
+        if fields.captions is not None and kind in ("json", fields.captions.lower() or "txt"):
+            is_json = kind == "json"
+            given = in_member(window.content(member), fields.captions, is_json=is_json)
+            if given.texts and not (is_json and key in texts):
+                where = member.start, min(member.size, LONGEST_TEXT), member.crc
+                texts[key] = (*where, is_json, len(given.texts), given.broken)
         if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
             others.append((key, kind, member))
             continue
@@ -237,34 +262,44 @@ def entries_of(window: ShardBytes, size: int, fields: Fields, *, agree: bool = F
         if is_label:
             found[kind] = _label(window.content(member), name)
         elif kind == "json" and wanted:
+            content = window.content(member)
+            if fields.captions is not None:  # which are read where they are not UTF-8
+                content = content.decode(errors="replace").encode()
             if not any(found.values()):
-                found[kind] = _json_label(window.content(member), name, wanted)
+                found[kind] = _json_label(content, name, wanted)
             if agree and not fields.label:
-                _add_labels(window.content(member), beside, key)
+                _add_labels(content, beside, key)
     chosen = {
         key: next(filter(None, map(labels[key].get, (*wanted, "json"))), b"") for key in labels
     }
     _check_agree(chosen, {**_of_suffixes(labels, agree and not fields.label), **beside})
-    rows, left = [], []
+    rows, left, none = [], [], (0, 0, 0, False, 0, 0)
     order = [fields.image] if fields.image else [suffix[1:] for suffix in SUFFIXES]
     for key, sample in samples.items():
         image = next((sample[kind] for kind in order if kind in sample), None)
         if image is not None:
-            rows.append((*_columns(image), chosen[key]))
+            rows.append((*_columns(image), chosen[key], texts.get(key, none)))
         for kind, member in sample.items():
             if member is not image and (image is None or f".{kind}" in SUFFIXES):
-                left.append((*_columns(member), _LEFT_OUT + (b"a" if image else b"k")))
+                left.append((*_columns(member), _LEFT_OUT + (b"a" if image else b"k"), none))
     images = {key for key, sample in samples.items() if any(kind in sample for kind in order)}
     for key, kind, member in others:
         if key not in images:
-            left.append((*_columns(member), _LEFT_OUT + _why(member.name, kind)))
+            left.append((*_columns(member), _LEFT_OUT + _why(member.name, kind), none))
     if not rows:
         kinds = {*itertools.chain(*samples.values()), *(kind for key, kind, _ in others if key)}
         has = ", ".join(f".{kind}" for kind in sorted(kinds)[:8]) or "none of a key"
         raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
-    kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
+    kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_, CAPTIONS)
     columns = zip(*rows, *left, strict=True)
-    return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+    found = Entries(*(np.array([*c], kind) for c, kind in zip(columns, kinds, strict=True)))
+    if fields.captions is None:
+        return found._replace(captions=_no_captions(len(found.names)))
+    return found
+
+
+def _no_captions(count: int) -> np.ndarray:
+    return np.zeros(count, "V1")
 
 
 def _of_suffixes(
@@ -338,6 +373,19 @@ def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
     return _label(label.encode(), name)
 
 
+def parts(shard: remote.FileInfo) -> list[str]:
+    """Return what the first keys of a shard have: their suffixes, and keys of the first JSON."""
+    window = _Window(shard)
+    found: dict[str, None] = {}
+    for member in itertools.islice(members(window.read, shard.size), _LOOKED_AT):
+        suffix = member.name.rpartition(b"/")[2].partition(b".")[2].decode(errors="replace")
+        if suffix == "json" and "KEY.json" not in found:
+            with contextlib.suppress(ValueError, RecursionError):
+                found |= dict.fromkeys(map(repr, json.loads(window.content(member))))
+        found[f"KEY.{suffix}"] = None
+    return list(found)
+
+
 def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     """Return the images of every shard; raises what `scan` does."""
     return [split_off(entries)[0] for entries in scan(shards, fields)]
@@ -356,7 +404,8 @@ def scan(
     folder = os.path.commonprefix(paths)  # noqa: RUF071  (commonpath spoils the // of addresses)
     folder = folder[: folder.rfind("/") + 1]
     names = [path.removeprefix(folder) for path in paths]
-    digest = hashlib.sha256(json.dumps([_FORMAT, *fields, names]).encode()).hexdigest()[:12]
+    told = fields[:2] if fields.captions is None else fields
+    digest = hashlib.sha256(json.dumps([_FORMAT, *told, names]).encode()).hexdigest()[:12]
     places = _places(folder, f"vit_jax-index-{digest}.npz")
     own = Path(f"{places[-1]}.sha256")
     versions = [_version(shard) for shard in shards]
@@ -381,7 +430,7 @@ def scan(
         ):
             read_anew = pool.map(read, [shards[i] for i in missing])
             kept |= {names[i]: (versions[i], e) for i, e in zip(missing, read_anew, strict=True)}
-        _write(places, own, {name: kept[name] for name in names})
+        _write(places, own, {name: kept[name] for name in names}, fields)
     return [kept[name][1] for name in names]
 
 
@@ -416,7 +465,7 @@ class _Window:
 
     def content(self, member: Member) -> bytes:
         """Return the content of a member, or as much of it as tells that it is too long."""
-        return self.read(member.start, member.start + min(member.size, 1 << 20))
+        return self.read(member.start, member.start + min(member.size, LONGEST_TEXT))
 
 
 def _places(folder: str, name: str) -> list[str]:
@@ -442,7 +491,11 @@ def _read(
         fields: by which it was made.
     """
     most = (1 << 20) + sum(shard.size for shard in shards.values())  # a header alone is 512 bytes
-    kinds = dict(zip((*Entries._fields, "counts", "shards", "versions"), "SiiuSiSS", strict=True))
+    is_captioned = fields.captions is not None
+    stored, kinds = Entries._fields, "SiiuSViSS"
+    if not is_captioned:
+        stored, kinds = stored[:-1], kinds.replace("V", "")
+    kinds = dict(zip((*stored, "counts", "shards", "versions"), kinds, strict=True))
     try:
         data = remote.read(place, most)
         columns = array_files.vectors(data, kinds)
@@ -451,6 +504,10 @@ def _read(
         names = [os.fsdecode(name) for name in names]
         if (counts < 1).any() or len({len(names), len(versions), len(counts)}) != 1:
             raise ValueError("other numbers of shards")
+        if not is_captioned:
+            columns["captions"] = _no_captions(len(columns["labels"]))
+        elif columns["captions"].dtype != CAPTIONS:
+            raise ValueError("other facts of captions")
         if {len(columns[name]) for name in Entries._fields} != {int(counts.sum())}:
             raise ValueError("other numbers of images")
         ends = np.cumsum(counts)[:-1]
@@ -479,7 +536,11 @@ def _version(shard: remote.FileInfo) -> str:
 
 
 def _is_inside(entries: Entries, size: int) -> bool:
-    starts, sizes = (column.astype(np.int64) for column in (entries.starts, entries.sizes))
+    places = [(entries.starts, entries.sizes)]
+    if entries.captions.dtype == CAPTIONS:
+        told = entries.captions[entries.captions["count"] > 0]
+        places.append((told["start"], told["size"]))
+    starts, sizes = (np.concatenate(each).astype(np.int64) for each in zip(*places, strict=True))
     return bool((starts >= BLOCK).all() and (sizes >= 0).all() and (sizes <= size - starts).all())
 
 
@@ -501,9 +562,13 @@ def _remember(own: Path, digest: str) -> None:
         files.write(own, "\n".join([*_remembered(own)[-_REMEMBERED:], digest]))
 
 
-def _write(places: Sequence[str], own: Path, kept: dict[str, tuple[str, Entries]]) -> None:
+def _write(
+    places: Sequence[str], own: Path, kept: dict[str, tuple[str, Entries]], fields: Fields
+) -> None:
     """Write an index to the first place that can be written; without one it is made anew."""
     arrays: dict[str, Any] = joined([entries for _, entries in kept.values()])._asdict()
+    if fields.captions is None:
+        del arrays["captions"]
     arrays["counts"] = np.array([len(entries.starts) for _, entries in kept.values()], np.int64)
     arrays["shards"] = np.array([os.fsencode(name) for name in kept], np.bytes_)
     arrays["versions"] = np.array([version.encode() for version, _ in kept.values()], np.bytes_)

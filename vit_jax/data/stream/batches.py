@@ -30,6 +30,7 @@ from jaxtyping import Int
 from vit_jax.data.account import dataset_of
 from vit_jax.data.order import ClassBalance, stream_indices
 from vit_jax.data.sources.base import Example, Source, is_remote
+from vit_jax.data.sources.captions import Tokenized, drawn
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.transform import Loaded, Pixels, Transform, View, draws
 from vit_jax.errors import DataError, UserError
@@ -269,6 +270,8 @@ class Batches:
     thread pool shares the rows, so that all cores work on the batch that is needed next. If reads
     wait for a network, `num_readers` threads do nothing but read ahead.
 
+    Tokens of a `Tokenized` source are those of a caption drawn for the position, or of the first.
+
     `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above 0
     the next readable example replaces an unreadable one at its position of the stream, so that the
     batch is still a function of (seed, step).
@@ -297,6 +300,12 @@ class Batches:
         # One pass sees each example once, so there is no need to keep any.
         max_bytes = 0 if self.seed is None else MAX_CACHED_BYTES
         self._cache = PixelCache(len(self.source), transforms, max_bytes)
+        # Fields of the source, and those that are made of a caption once it is drawn.
+        tokenized = self.source if isinstance(self.source, Tokenized) else None
+        inner = self.source if tokenized is None else tokenized.source
+        self._read, self._kept = inner.read, [key for key in self.fields if key in inner.spec]
+        self._made = [key for key in self.fields if key not in inner.spec]
+        self._tokenized = tokenized if self._made else None
         self._lock = threading.Lock()
         self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._closed = False
@@ -338,23 +347,31 @@ class Batches:
             return {}
         wanted = (each for each in index.tolist() if each >= 0 and each not in self._cache)
         submit = self._threads("read", self.num_readers).submit
-        return {each: submit(self.source.read, each) for each in dict.fromkeys(wanted)}
+        return {each: submit(self._read, each) for each in dict.fromkeys(wanted)}
 
     def _fill(self, batch: Batch, positions: np.ndarray, reads: _Reads, rows: range) -> None:
         examples = batch["index"][rows.start : rows.stop].tolist()
         variations = self._variations(positions[rows.start : rows.stop])
+        captions: dict[int, tuple[str, ...]] = {}
         for row, example, varies in zip(rows, examples, variations, strict=True):
             if example < 0:
                 for key in self.views:
                     batch[key][row] = 0
                 continue
             try:
-                self._put(batch, row, example, varies, reads)
+                captions[row] = self._put(batch, row, example, varies, reads)
             except DataError as error:
                 if self.seed is None:
                     advice = f"repair or remove it, {_all_such(self.source)}; none is replaced here"
                     raise DataError(f"{error} ({advice})") from error
-                self._replace(batch, row, example, positions[row : row + 1], error)
+                at = positions[row : row + 1]
+                captions[row] = self._replace(batch, row, example, at, error)
+        if self._tokenized is not None and captions:
+            found = [*captions]
+            texts = drawn([*captions.values()], self.seed, positions[found])
+            made = self._tokenized.tokens(texts)
+            for key in self._made:
+                batch[key][found] = made[key]
 
     def _variations(self, positions: np.ndarray) -> Iterator[tuple[_Vary, ...]]:
         """Yield for each position one function per draw, which varies the decoded image."""
@@ -364,8 +381,11 @@ class Batches:
 
     def _put(
         self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: _Reads
-    ) -> None:
-        """Read and vary one example and write it to a row; raises DataError: it cannot be used."""
+    ) -> tuple[str, ...]:
+        """Read and vary one example and write it to a row; return its captions, if they are used.
+
+        Raises DataError: it cannot be used.
+        """
         try:
             found = self._cache.get(example) or self._load(example, reads)
             for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
@@ -373,8 +393,9 @@ class Batches:
                 image = vary(image if found.viewed else draw.transform.view(image))
                 where = row if draw.index is None else (row, draw.index)
                 batch[draw.array][where] = image
-            for key in self.fields:
+            for key in self._kept:
                 batch[key][row] = found.fields[key]
+            return found.fields.get("captions", ())
         except UserError:
             raise
         except (ValueError, OSError, cv2.error) as error:
@@ -382,19 +403,26 @@ class Batches:
             raise DataError(f"{name}: not a readable image ({why})") from error
 
     def _load(self, example: int, reads: _Reads) -> Decoded:
-        found = reads[example].result() if example in reads else self.source.read(example)
-        fields = {name: found[name] for name in self.fields}
+        found = reads[example].result() if example in reads else self._read(example)
+        fields = {name: found[name] for name in self._kept}
         label = fields.get("label")
         if self.seed is not None and isinstance(label, int) and label < 0:
             name = self.source.example_id(example)
             raise DataError(f"{name}: the label is {label}: an example without a label")
+        if self._tokenized is not None:
+            fields["captions"] = found["captions"]
+            if not found["captions"]:
+                raise DataError(f"{self.source.example_id(example)}: it has no caption")
         name = functools.partial(self.source.example_id, example)
         return self._cache.load(example, found["image"], fields, name)
 
     def _replace(
         self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError
-    ) -> None:
-        """Put the next readable example in a row; raises DataError: too many are broken."""
+    ) -> tuple[str, ...]:
+        """Put the next readable example in a row, and return what `_put` does.
+
+        Raises DataError: too many are broken.
+        """
         if not self.max_broken:
             advice = "repair it, or set data.max_broken=N to replace up to N by other examples"
             raise DataError(f"{error} ({_all_such(self.source)}); {advice}") from error
@@ -405,13 +433,13 @@ class Batches:
             # Draw anew from the position, since the unreadable example may have used the generator.
             (varies,) = self._variations(position)
             try:
-                self._put(batch, row, other, varies, {})
+                captions = self._put(batch, row, other, varies, {})
             except DataError:
                 continue
             name = self.source.example_id(example)
             batch["index"][row], batch["broken"][row] = other, example
             batch["reason"][row] = str(error).removeprefix(f"{name}: ").encode(errors="replace")
-            return
+            return captions
         raise DataError(
             f"{error}; nor can the {tries} after it be used, and data.max_broken="
             f"{self.max_broken} allows no more"

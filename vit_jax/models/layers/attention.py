@@ -268,6 +268,11 @@ def _choose(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> Attention
     return AttentionImpl.CUDNN if half and fits and _has(AttentionImpl.CUDNN) else AttentionImpl.XLA
 
 
+def causal_logits(count: int) -> Float[Array, "1 1 N N"]:
+    """Return what is added to logits so that a token sees itself and those before it."""
+    return jnp.where(jnp.tri(count, dtype=bool), 0.0, -jnp.inf)[None, None]
+
+
 def attention_weights(
     q: Float[Array, "B h N d"],
     k: Float[Array, "B h M d"],

@@ -14,7 +14,12 @@ from jaxtyping import Array, Float
 
 from vit_jax.devices.sharding import BATCH_AXES, constrain, splits_parameters
 from vit_jax.models.base import CAPTURED, ModelConfig, Remat, compute_dtype, record
-from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
+from vit_jax.models.layers.attention import (
+    AttentionImpl,
+    attend,
+    attention_weights,
+    causal_logits,
+)
 from vit_jax.models.layers.dense import Dense, HeadsDense, spread
 from vit_jax.models.layers.drop import Dropout, drop_path
 from vit_jax.models.layers.init import RULES, Init
@@ -42,6 +47,7 @@ class BlockConfig:
         logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/models/mup.py.
         rotation: turns queries and keys by the places of their tokens.
         relative: attention has keys for the distances of tokens, too (`posemb.relative_logits`).
+        causal: a token attends to itself and those before it.
     """
 
     num_heads: int
@@ -65,6 +71,7 @@ class BlockConfig:
     logit_factor: float = 1.0
     rotation: Rotation | None = None
     relative: bool = False
+    causal: bool = False
 
     @classmethod
     def of(cls, model: ModelConfig, **changes: Any) -> "BlockConfig":
@@ -96,6 +103,7 @@ class SelfAttention(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         q, k, v = self._heads(x)
         bias = relative_logits(self, q) if self.cfg.relative else None
+        bias = causal_logits(x.shape[1]) if self.cfg.causal else bias
         record(self, "weights", lambda: attention_weights(q, k, bias))
         return self._attend(q, k, v, x.shape[-1], bias)
 

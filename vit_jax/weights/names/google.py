@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import models
+from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Google
@@ -87,7 +87,7 @@ def entries(cfg: Any, shapes: Mapping[str, Shape]) -> list[Entry]:
     before_linen = any(key.startswith(blocks) and "/MlpBlock_3/" in key for key in shapes)
     stacks = any(key.startswith(f"{blocks}/") for key in shapes)
 
-    def place(name: str, shape: Shape, layer: int) -> tuple[tuple[FileTensor, ...], Any, None]:
+    def place(name: str, shape: Shape, layer: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
         key, there, number = renamed(name, google.names), _shape(name, shape, cfg, google), None
         if name.startswith("blocks/") and before_linen:
             key = renamed(key, _BEFORE_LINEN)
@@ -103,12 +103,40 @@ def entries(cfg: Any, shapes: Mapping[str, Shape]) -> list[Entry]:
             found = whole if len(there) == 1 and shapes.get(part) == whole else there
             parts.append(FileTensor(part, found, number))
         if len(parts) > 1:  # (..., head, {q,k,v}, d)
-            return tuple(parts), lambda values: np.stack(values, axis=-2).reshape(shape), None
+            cut = (*there[:-1], len(parts), there[-1])
+            return (
+                tuple(parts),
+                lambda values: np.stack(values, axis=-2).reshape(shape),
+                lambda x: list(np.moveaxis(x.reshape(cut), -2, 0)),
+            )
         if parts[0].shape == shape:  # not reshaped: it may have another size, and be resized
-            return tuple(parts), lambda values: values[0], None
-        return tuple(parts), lambda values: values[0].reshape(shape), None
+            return tuple(parts), lambda values: values[0], lambda x: [x]
+        return tuple(parts), lambda values: values[0].reshape(shape), lambda x: [x.reshape(there)]
 
     return _with_positions(layout.entries(models.abstract(cfg), place), cfg, shapes, start)
+
+
+def state(variables: Mapping[str, Any], cfg: Any, start: str) -> dict[str, np.ndarray]:
+    """Return a model's variables as big_vision names them, each key beginning with `start`.
+
+    The class token gets its own row of the position table, which covers the patches alone there.
+    """
+    leaves = {name: np.asarray(value) for name, value in trees.named_leaves(variables)}
+    prefix_rows = positions(cfg)[0] if _TABLE in leaves else 0
+    if prefix_rows > 1:
+        raise UserError("big_vision's files have no positions of registers or a second token")
+    if prefix_rows:
+        leaves[_CLASS] = leaves[_CLASS] + leaves[_TABLE][:, :1]
+        leaves[_TABLE] = leaves[_TABLE][:, 1:]
+    shapes = {f"{start}{_layout(cfg).stem}": (), f"{start}{_TABLES[1]}": ()}
+    found = {}
+    for entry in entries(cfg, shapes):
+        value = leaves[entry.name]
+        for parts, layer in zip(entry.layers, value if entry.stacked else [value], strict=True):
+            written = entry.encode(layer) if entry.encode else [layer]
+            for part, there in zip(parts, written, strict=True):
+                found[part.key] = np.ascontiguousarray(there)
+    return found
 
 
 def _shape(name: str, shape: Shape, cfg: Any, google: Google) -> Shape:

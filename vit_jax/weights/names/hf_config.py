@@ -88,7 +88,7 @@ _TOWERS = {
     "siglip2": "siglip2_vision_model",
     "clip": "clip_vision_model",
 }
-_ACTS = {
+ACTS = {
     "gelu": Gelu.ERF,
     "gelu_pytorch_tanh": Gelu.TANH,
     "gelu_new": Gelu.TANH,
@@ -164,9 +164,9 @@ class Facts:
     def act(self) -> Gelu:
         """Return the activation."""
         value = self._values.get("hidden_act")
-        if not isinstance(value, str) or value not in _ACTS:
-            raise unknown(f"hidden_act in {self.source}:", shown(str(value)[:80]), _ACTS)
-        return _ACTS[value]
+        if not isinstance(value, str) or value not in ACTS:
+            raise unknown(f"hidden_act in {self.source}:", shown(str(value)[:80]), ACTS)
+        return ACTS[value]
 
     def text(self, key: str) -> str:
         """Return a word, as it stands."""

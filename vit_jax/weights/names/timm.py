@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from vit_jax import models
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
+from vit_jax.models.layers.pool import Pool
 from vit_jax.weights import files
 from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.apply import HEAD
@@ -120,6 +121,7 @@ def with_timm_names(
 def _named(source: WeightsFile, cfg: ModelConfig, known: list[Entry]) -> WeightsFile:
     keys: dict[str, str] = {}
     rules = _rules(source.shapes, cfg)
+    _check_last_norm(source, cfg)
     tower = next((t for t in _TOWERS if any(key.startswith(t) for key in source.shapes)), "")
     for old in source.shapes:
         if not old.startswith(tower):
@@ -139,6 +141,20 @@ def _named(source: WeightsFile, cfg: ModelConfig, known: list[Entry]) -> Weights
     if "reg_token" in there and "register_tokens" in source.shapes:
         named = _with_class_position(named)
     return forms.adapted(named, known)
+
+
+def _check_last_norm(source: WeightsFile, cfg: Any) -> None:
+    """Refuse to take CLIPA's norm, after the mean over the patches, for one before it.
+
+    Its names are those of CLIP's, which has one before the blocks, too.
+    """
+    names = {key.removeprefix("visual.") for key in source.shapes}
+    is_clipa = "ln_post.weight" in names and "ln_pre.weight" not in names
+    if is_clipa and getattr(cfg, "pool", "") == Pool.GAP and not cfg.fc_norm:
+        raise UserError(
+            f"{source.name}: ln_post without ln_pre, as CLIPA has it, is a norm after the mean; "
+            f"set {setting('config.model.fc_norm=true')}"
+        )
 
 
 def _with_class_position(source: WeightsFile) -> WeightsFile:
@@ -161,6 +177,8 @@ def _with_class_position(source: WeightsFile) -> WeightsFile:
 
 def _rules(keys: Collection[str], cfg: ModelConfig) -> list[Rename]:
     rules = list(models.family(cfg).official_names)
+    if getattr(cfg, "fc_norm", False):  # CLIPA's norm after the mean (open_clip)
+        rules.insert(0, (r"^ln_post\.", "fc_norm."))
     if all(key.startswith("module.") for key in keys):  # saved from a parallel wrapper: CaiT
         rules.insert(0, (r"^module\.", ""))
     # In timm the first stage has nothing to merge.

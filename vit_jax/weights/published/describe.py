@@ -9,9 +9,10 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import HybridConfig, ModelConfig
 from vit_jax.models.losses import Loss
+from vit_jax.models.two_towers import TwoTowers
 from vit_jax.weights.config import KINDS, split
 from vit_jax.weights.names import hf_config
-from vit_jax.weights.published import hf_images, timm_config
+from vit_jax.weights.published import hf_images, pairs, timm_config
 from vit_jax.weights.published import table as published
 from vit_jax.weights.published.table import Preprocessing
 from vit_jax.weights.readers import repository
@@ -43,6 +44,8 @@ def network(ref: str) -> Network:
     """
     scheme, path = split(ref)
     found = repository.opened(path)
+    if (both := _open_clip(found)) is not None:
+        return Network(f"{scheme}:{found.ref}", both.image, (), Loss.SOFTMAX)
     source, tree = found.source(CONFIG), _config(found)
     if hf_config.is_transformers(tree):
         hf_config.Facts(tree, source)  # before a download of what is not known here
@@ -59,6 +62,28 @@ def network(ref: str) -> Network:
         names = timm_config.class_names(tree, cfg.num_classes, source)
     check_size(cfg, source)
     return Network(f"{scheme}:{found.ref}", cfg, names, loss)
+
+
+def pair(ref: str) -> TwoTowers:
+    """Describe the two towers of a repository.
+
+    Raises UserError: no such repository, or one without a text tower that is here.
+    """
+    found = repository.opened(split(ref)[1])
+    if (both := _open_clip(found)) is not None:
+        return both
+    tree = _config(found)
+    if not (hf_config.is_transformers(tree) and pairs.is_pair(tree)):
+        raise UserError(f"{found.name} holds an image tower alone: its {CONFIG} names no texts'")
+    with found.weights() as weights:
+        shapes = weights.shapes
+    return pairs.transformers(tree, network(ref).model, shapes, found.source(CONFIG))
+
+
+def _open_clip(found: Repository) -> TwoTowers | None:
+    """Return the pair of a repository of open_clip's; None for one of another code's."""
+    tree = found.json(pairs.OPEN_CLIP)
+    return None if tree is None else pairs.open_clip(tree, found.source(pairs.OPEN_CLIP))
 
 
 def class_names(ref: str) -> tuple[str, ...]:
@@ -111,6 +136,8 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     if not is_repository(ref):
         return published.preprocessing(ref, cfg)
     found = repository.opened(split(ref)[1])
+    if (tree := found.json(pairs.OPEN_CLIP)) is not None:
+        return pairs.open_clip_images(tree, cfg, found.source(pairs.OPEN_CLIP))
     tree = _config(found)
     if hf_config.is_transformers(tree):
         prepared = _hf_images(found)

@@ -23,6 +23,7 @@ from vit_jax.weights.readers import safetensors_file
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"  # of weights in several files
 _MAX_JSON, _MAX_WEIGHTS, _MAX_FILES = 1 << 24, 1 << 36, 1 << 10  # bytes, bytes, files
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -80,10 +81,11 @@ class Repository:
 
         Raises UserError: there is no .safetensors, or not all of it.
         """
-        if path := self._path(WEIGHTS, _MAX_WEIGHTS):
-            with safetensors_file.opened(path) as found:
-                yield files.bare(found._replace(name=self.source(WEIGHTS)))
-            return
+        for name in (WEIGHTS, OPEN_CLIP_WEIGHTS):
+            if path := self._path(name, _MAX_WEIGHTS):
+                with safetensors_file.opened(path) as found:
+                    yield files.bare(found._replace(name=self.source(name)))
+                return
         places = self._index()
         with contextlib.ExitStack() as stack:
             shapes, read = {}, {}
@@ -115,6 +117,14 @@ class Repository:
         if not fit or not places or len(set(places.values())) > _MAX_FILES:
             raise UserError(f"{self.source(_INDEX)}: weight_map must name .safetensors beside it")
         return places
+
+    def find(self, file: str, most: int) -> Path | None:
+        """Return where a file of at most so many bytes is on this machine; None for no such file.
+
+        Raises UserError: it is larger.
+        """
+        found = self._path(file, most)
+        return None if found is None else Path(found)
 
     def _path(self, file: str, most: int) -> str | None:
         if self.revision:

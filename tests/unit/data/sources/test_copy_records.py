@@ -13,7 +13,7 @@ from tests.photos import tiny
 from tests.shards import write_tar
 from tests.unit.data.sources.test_records import tagged  # noqa: F401  (a dataset of several labels)
 from vit_jax.cli.prepare import main
-from vit_jax.data import open_source
+from vit_jax.data import Captions, all_captions, has_captions, open_source
 from vit_jax.data.sources import copy_records
 from vit_jax.errors import DataError, UserError
 
@@ -82,6 +82,27 @@ def test_several_labels_and_none(tagged: Path, tmp_path: Path) -> None:  # noqa:
     copy_records.write(tmp_path / "plain", {"train": source}, 1, print)
     copy = open_source("plain", str(tmp_path), "train")
     assert (copy.class_names, copy.read(2)) == ((), source.read(2))
+
+
+def test_captions_are_copied(tmp_path: Path) -> None:
+    files = {
+        f"{i}.{kind}": tiny(f"{i}") if kind == "png" else b"no. %d" % i
+        for i in range(9)
+        for kind in ("png", "txt")
+    }
+    tar = write_tar(
+        tmp_path / "mine-train-0.tar",
+        {**files, "x.png": tiny("x"), "3.json": b'{"captions": ["a", "b"]}'},
+    )
+    for words, count in ((["--captions"], 9), ([], 10)):
+        out = tmp_path / f"copy{count}"
+        assert run(f"{tar}", "--to=arrayrecord", f"--out={out}", *words) == 0
+        found = open_source(f"copy{count}", str(tmp_path), captions=Captions.READ)
+        assert len(found) == count
+        assert has_captions(found) == bool(words)
+        if words:
+            assert all_captions(found) == [(f"no. {i}",) for i in range(9)]
+            assert found.read(3) == {"image": tiny("3"), "label": -1, "captions": ("no. 3",)}
 
 
 def test_an_unfinished_copy_goes_on_with_what_is_sound(sources, tmp_path: Path) -> None:
