@@ -120,7 +120,7 @@ lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
 	$(COMPILE) --universal --extra train -o requirements.txt
 	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o locks/dev.txt
-	$(COMPILE) --universal --extra docs -c locks/dev.txt -o locks/docs.txt
+	$(COMPILE) --universal --extra docs --extra types -c locks/dev.txt -o locks/docs.txt
 	$(COMPILE) --resolution lowest-direct $(EXTRAS) --extra aot-tpu --extra aot-gpu -o locks/oldest.txt
 
 $(VENV)/bin/python:
