@@ -125,7 +125,7 @@ lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
 	$(COMPILE) --universal --extra train -o requirements.txt
 	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o locks/dev.txt
-	$(COMPILE) --universal --extra docs -c locks/dev.txt -o locks/docs.txt
+	$(COMPILE) --universal --extra docs --extra types -c locks/dev.txt -o locks/docs.txt
 	$(COMPILE) --resolution lowest-direct $(EXTRAS) --extra aot-tpu --extra aot-gpu -o locks/oldest.txt
 
 $(VENV)/bin/python:
@@ -133,18 +133,19 @@ $(VENV)/bin/python:
 		"error: Python 3.11 or newer is needed; try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
+# A lock names every package; without --no-deps pip would work out the same list anew.
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	@echo "installing the locked packages into $(VENV), which takes a minute or two"
-	$(RUN) -m pip install -q --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements.txt
 	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
 	touch $@
 
 $(VENV)/installed-dev: locks/dev.txt $(VENV)/installed
-	$(RUN) -m pip install -q --disable-pip-version-check -r locks/dev.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/dev.txt
 	touch $@
 
 $(VENV)/installed-docs: locks/docs.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check -r locks/docs.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
 	touch $@
 
 $(VENV)/installed-parity: locks/parity.txt locks/onnx.txt $(VENV)/installed-dev

@@ -20,7 +20,7 @@ from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
 from vit_jax.inference.forward import layers_of, output_of
-from vit_jax.inference.trained import named, reference, with_tta
+from vit_jax.inference.trained import named, named_pair, reference, with_tta
 from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
@@ -58,8 +58,8 @@ class Model:
         trained: weights, and how images are prepared for them.
     """
 
-    def __init__(self, trained: Trained, towers: "TwoTowers | None" = None) -> None:
-        """Place the weights on the default device; `towers` are those of a file that holds two.
+    def __init__(self, trained: Trained) -> None:
+        """Place the weights on the default device.
 
         Raises UserError: no trained model, as `inference.load` returns it.
         """
@@ -69,7 +69,6 @@ class Model:
         waiting.say_compilations()
         variables = jax.device_put(trained.variables)
         self.trained = dataclasses.replace(trained, variables=variables)
-        self._towers = towers
 
     @property
     def config(self) -> ModelConfig:
@@ -184,7 +183,7 @@ class Model:
         """
         from vit_jax.inference import pairs  # late: most models have no texts
 
-        return pairs.load(self.trained, self._towers)
+        return pairs.load(self.trained)
 
     def encode_image(self, images: Images, *, normalised: bool = False) -> Float[Array, "B E"]:
         """Return the unit vectors of images in the space that they share with texts.
@@ -400,7 +399,11 @@ def _read(trained: Trained, *, anew: bool) -> Mapping[str, np.ndarray]:
 
 
 def load(
-    weights: str | Path, *, model: "str | ModelConfig | TwoTowers | None" = None, **fields: Any
+    weights: str | Path,
+    *,
+    model: "str | ModelConfig | TwoTowers | None" = None,
+    tokenizer: str = "",
+    **fields: Any,
 ) -> Model:
     """Load a trained model: `load("runs/digits")`, `load("x.npz", model="vit_b16_384")`.
 
@@ -409,25 +412,29 @@ def load(
             "timm:FILE"; "hub:USER/NAME[@REVISION]" of the Hugging Face Hub, or "hub:./FOLDER".
         model: of a file: a variant, timm's name of a network, a config, or a pair of towers such
             as "siglip2_b16"; a run and a repository have their own.
+        tokenizer: of a file with two towers, which has none: "clip", "hub:USER/NAME", a FILE.
         fields: fields of its config to change, `image_size=384`.
 
     Raises UserError: no such weights, or weights that do not fit.
     """
     towers = _towers(model)
+    if tokenizer and not towers:
+        needs = "a file with two towers, whose pair is named, as model='siglip2_b16'"
+        raise UserError(f"tokenizer={tokenizer!r} is of {needs}; leave it out", field="tokenizer")
     cfg = towers.image if towers else None if model is None else _network(cast(Any, model))[0]
     found = inference.load(str(weights), model=cfg, overrides=fields, headless=True)
-    return Model(found, towers)
+    return Model(dataclasses.replace(found, towers=towers, tokenizer=tokenizer))
 
 
 def _towers(name: Any) -> "TwoTowers | None":
     """Return a pair of towers by its name; None for a name of one network."""
-    from vit_jax.models import two_towers
-
-    if isinstance(name, two_towers.TwoTowers):
-        return name
-    if not isinstance(name, str) or not name.startswith(two_towers.FAMILIES):
+    if isinstance(name, str):
+        return named_pair(name)
+    if name is None or isinstance(name, ModelConfig):
         return None
-    return two_towers.variant(name)
+    from vit_jax.models import two_towers  # late: most models have no texts
+
+    return name if isinstance(name, two_towers.TwoTowers) else None
 
 
 def get_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:

@@ -16,7 +16,6 @@ from vit_jax.models.layers.attention import AttentionImpl
     "hardware, mesh, side, own",
     [
         ("v5e:2x2", {"data": 1, "fsdp": 2, "tensor": 2}, 45, "2,1,2048,64"),
-        ("v6e:2x2", {"data": 4}, 32, "2,2,1152,64"),
     ],
 )
 def test_the_kernels_compile_for_each_devices_images_and_heads(

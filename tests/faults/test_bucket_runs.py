@@ -12,8 +12,10 @@ import pytest
 
 from tests.bucket import Bucket
 from tests.faults import bucket_soak
-from tests.integration.train.test_processes import NO_REPORT, start
+from tests.integration.train.test_processes import ARGS, CONFIG, NO_REPORT, ROOT, start
 from vit_jax.checkpoints import reader
+from vit_jax.cli.parsing import flags as cli_flags
+from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
 PAIR = (
@@ -62,8 +64,9 @@ def test_processes_that_share_no_disk(
     outputs = [p.communicate(timeout=240)[0] for p in second]
     assert [p.returncode for p in second] == [0, 0], outputs
     assert "continuing" in outputs[0], outputs[0]
-    local = start(tmp_path / "one", 2, *PAIR)
-    assert local.wait(timeout=240) == 0
+    cfg = cli_flags.read_config(["main.py", f"--config={ROOT}/{CONFIG}", *ARGS[1:], *PAIR])
+    cfg.mesh.data = 1  # on two of this process's devices
+    assert fit(cfg, tmp_path / "one").status == 0
     pair, one = (reader.find(run) for run in (f"gs://{name}", tmp_path / "one"))
     assert pair.step == one.step
     assert pair.manifest.leaves == one.manifest.leaves  # and so their digests

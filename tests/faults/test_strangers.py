@@ -109,7 +109,7 @@ def _put_run(bucket: Bucket, run: Path, name: str) -> None:
 def test_names_of_a_bucket(
     run: Path, bucket: Bucket, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = next(run.parent.rglob("*.png"))
+    image = next((run.parent / "data").rglob("*.png"))
     schemes = ["gs"]
     try:
         needs_s3fs()
@@ -137,7 +137,7 @@ def test_names_of_a_bucket(
 def test_lists_in_marks(
     run: Path, bucket: Bucket, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = next(run.parent.rglob("*.png"))
+    image = next((run.parent / "data").rglob("*.png"))
     marks = [json.dumps({"files": {name: 5}}) for name in (*HOSTILE, "/etc/x", "")]
     marks += ["[]", "{", "{}", '{"files": 3}', '{"files": {"a": "b"}}', "[" * 100_000]
     _put_run(bucket, run, "bucket/marks/good")
@@ -452,7 +452,7 @@ def test_what_a_run_says_of_itself(
     run: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The config and metadata of a run are data: other ones are refused in a line."""
-    image = next(run.parent.rglob("*.png"))
+    image = next((run.parent / "data").rglob("*.png"))
     (file,) = (run / "checkpoints" / "2").glob("*METADATA")
     whole = json.loads(file.read_text())
     stored = json.dumps(whole)

@@ -44,7 +44,7 @@ def write_weights(kind: str, model: Any, place: Path) -> str:
 def write_pair(cfg: Config, place: Path) -> str:
     """Write a random pair of a run's towers as transformers has them; returns what names it."""
     both = contrastive.pair(cfg.objective, cfg.model)
-    params, _ = two_towers.init(both, jax.random.key(1))
+    params, _ = jax.jit(lambda key: two_towers.init(both, key))(jax.random.key(1))
     params = jax.tree.map(np.asarray, params)
     written = pair_names.state({"params": params}, both, pair_names.Codebase.TRANSFORMERS)
     save_file(written, f"{place}.safetensors")

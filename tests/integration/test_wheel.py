@@ -77,6 +77,13 @@ def test_every_package_is_in_it(wheel: Path) -> None:
         if file.is_file()
     }
     names = zipfile.ZipFile(wheel).namelist()
+    files |= {
+        str(Path(package.replace(".", "/"), file.relative_to(folder)))
+        for package, patterns in tools["package-data"].items()
+        for folder in [ROOT / package.replace(".", "/")]
+        for pattern in patterns
+        for file in folder.glob(pattern)
+    }
     assert files == {name for name in names if ".dist-info/" not in name}
     here = {path.parent for path in (ROOT / "vit_jax").rglob("*.py")}
     covered = {ROOT / folders.get(p, p.replace(".", "/")) for p in tools["packages"]}

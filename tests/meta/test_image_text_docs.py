@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.models.test_two_towers import COUNTS
+from tests.unit.models.test_two_towers import count as by_formula
 from vit_jax import trees
 from vit_jax.models import two_towers
 
@@ -14,9 +15,10 @@ BEGIN, END = "<!-- pairs -->\n", "<!-- /pairs -->\n"
 
 
 def count(name: str) -> int:
-    """Return the number of parameters, by shapes; it is the published one where that is known."""
-    found = trees.num_params(two_towers.abstract(two_towers.variant(name))["params"])
-    assert COUNTS.get(name, found) == found, name
+    """Return the number of parameters, by shapes and by a formula."""
+    cfg = two_towers.variant(name)
+    found = trees.num_params(two_towers.abstract(cfg)["params"])
+    assert found == by_formula(cfg) == COUNTS.get(name, found), name
     return found
 
 

@@ -158,10 +158,13 @@ def test_a_class_name_stands_for_one_thing() -> None:
 def test_data_files_are_part_of_the_package() -> None:
     tree = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     data = tree["tool"]["setuptools"]["package-data"]
+    packed = set()
+    for package, patterns in data.items():
+        folder = PACKAGE.parent.joinpath(*package.split("."))
+        packed.update(path for pattern in patterns for path in folder.glob(pattern))
     for path in PACKAGE.rglob("*"):
         if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts:
-            package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
-            assert any(map(path.match, data.get(package, ()))), f"{path}: add it to package-data"
+            assert path in packed, f"{path}: add it to package-data"
 
 
 def test_annotated_shapes_are_checked(request: pytest.FixtureRequest) -> None:

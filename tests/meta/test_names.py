@@ -106,6 +106,9 @@ REVIEWED = {
         export/folder.py:write: mkdir rename replace rmtree unlink unlink
         export/card.py:_text: read_text
         models/facts.py:_rows: read_text
+        models/facts.py:parsed: literal_eval
+        models/two_towers.py:_rows: read_text
+        evals/zero_shot.py:names: read_text
         process/startup.py:keep_programs: mkdir
         sweeps/in_bucket.py:claim: read_text write_text
         sweeps/results.py:unmark: unlink
@@ -142,6 +145,7 @@ REVIEWED = {
     """,
     # What a listing of a directory of this machine has found there, or a whole number.
     "listed here": """
+        evals/zero_shot.py:templates: read_text
         checkpoints/copies.py:readable: mkdir read_text rmtree unlink
         checkpoints/storage.py:_why: open
         checkpoints/storage.py:clear: rmtree
@@ -188,7 +192,6 @@ REVIEWED = {
         weights/readers/npz_file.py:opened: ZipFile
         weights/readers/safetensors_file.py:_first_lie: open
         weights/readers/safetensors_file.py:opened: safe_open
-        models/facts.py:_value: literal_eval
         weights/published/timm_config.py:_value: literal_eval
         weights/readers/torch_file.py:_check_zip: ZipFile
         weights/readers/torch_file.py:opened: load

@@ -88,9 +88,14 @@ def test_embeddings_are_transformers(case: str, tmp_path: Path) -> None:
     params = jax.tree.map(jnp.asarray, found)
     encoder = {name: value for name, value in params.items() if name not in two_towers.BESIDE}
     module = models.create(pair.image)
-    out = cast(models.Output, module.apply({"params": encoder}, jnp.asarray(pixels), train=False))
-    images = two_towers.embed_image(pair, params, out.features)
-    texts = two_towers.embed_text(pair, params, jnp.asarray(IDS))
+
+    @jax.jit
+    def embed(pixels: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = cast(models.Output, module.apply({"params": encoder}, pixels, train=False))
+        images = two_towers.embed_image(pair, params, out.features)
+        return images, two_towers.embed_text(pair, params, ids)
+
+    images, texts = embed(jnp.asarray(pixels), jnp.asarray(IDS))
     np.testing.assert_allclose(images, theirs.image_embeds.numpy(), atol=5e-6)
     np.testing.assert_allclose(texts, theirs.text_embeds.numpy(), atol=5e-6)
     logits = two_towers.logits(params, images, texts)

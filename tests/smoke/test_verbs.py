@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import captioned, colour_pair
 from tests.photos import write_folder
 from tests.smoke.conftest import CONFIG, ROOT, train
 from tests.unit.sweeps import files
@@ -34,6 +35,10 @@ CASES = {
     "export": ("--from={run} --to={out}/export --format=stablehlo", "{out}/export"),
     "convert": ("--from={run} --to=timm:{out}/run.safetensors", "run.safetensors"),
     "prune": ("--from={run} --mlp=0.5 --heads=0.25 --to={out}/pruned", "pruned"),
+    "train-tokenizer": ("csv:{table} --size=300 --out={out}/words.json", r"\d+ ids"),
+    "search": ("red --images={scans} --from={pair}", "cosine"),
+    "zero-shot": ("--words=red,blue --from={pair} {scans}/3.png", "%"),
+    "retrieval": ("--from={pair} --dataset=csv:{table} --split=train --k=1", "images find a text"),
     "doctor": ("{config}", "digits"),
     "check-data": ("folder:{photos} --csv={out}/found.csv", "12 of 12 images can be decoded"),
     "prepare": ("folder:{photos} --to=arrayrecord --out={out}/records/photos", "records/photos"),
@@ -47,6 +52,10 @@ def test_verb(verb: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFix
     if verb in ("check-data", "prepare"):
         places["photos"] = tmp_path / "photos"
         write_folder(tmp_path / "photos", {"train": 4, "val": 2}, ("china", "flower"))
+    if verb in ("search", "zero-shot", "retrieval"):
+        places["pair"] = colour_pair.save_run(tmp_path / "pair")
+    if verb in ("train-tokenizer", "retrieval"):
+        places["table"] = captioned.write(tmp_path / "captioned")
     words, pattern = CASES[verb]
     capsys.readouterr()
     assert main(["vit_jax", verb, *words.format(**places).split()]) == 0

@@ -48,6 +48,7 @@ class Convert(WeightsOptions):
         ask="where to? add --to=timm:FILE.safetensors or hf:FOLDER",
     )
     texts: bool = flag(False, "both towers of a model of images and texts")
+    tokenizer: str = model_options.tokenizer()
     force: bool = flag(False, "replace files that are there")
 
 
@@ -61,6 +62,8 @@ def convert(given: Convert, found: Trained) -> None:
         both = "; with --texts it is of both towers" if scheme in _PAIRS and path else ""
         raise UserError(f"{error}{both}")
     file = Path(path).expanduser()
+    if given.tokenizer and not given.texts:
+        raise UserError("--tokenizer is of both towers; add --texts, or leave it out")
     if given.texts:
         _write_pair(file, _FORMS[scheme], given, found)
         return

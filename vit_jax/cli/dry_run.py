@@ -14,7 +14,6 @@ from vit_jax import data, models, optim, trees
 from vit_jax.config.tree import Config
 from vit_jax.cost import flops, tables
 from vit_jax.data.sources import look
-from vit_jax.data.sources.partition import KINDS
 from vit_jax.data.sources.records import data_root
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
@@ -68,8 +67,8 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
         build_lib.open_evals(cfg, source)
         num_examples = len(source)
     except UserError as error:
-        if data.full_name(cfg.data.name).startswith(KINDS):
-            raise  # images of one's own: the name is wrong; prepared ones may be on another machine
+        if data.full_name(cfg.data.name).startswith(("folder:", "csv:")):
+            raise  # images of one's own: the name is wrong; shards may be on another machine
         # Shapes and costs do not need the data; only durations in epochs do: take a long run.
         source, missing = None, error
         cfg = config_lib.guessed(cfg, 100_000, 1000)

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from vit_jax.cli import zero_shot
-from vit_jax.cli.parsing import options
+from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import InputOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.cost.tables import align
@@ -32,6 +32,7 @@ class RetrievalOptions(InputOptions):
     split: str = flag("", "by default the run's last evaluation's; of another dataset, test")
     data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
     k: tuple[int, ...] = flag((1, 5, 10), "so many results count", least=1)
+    tokenizer: str = model_options.tokenizer()
     batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
     mesh: str = flag("", "--mesh.data, .fsdp, .tensor: devices, as in training", ".data=N")
     out: Path | None = flag(None, "write the results", "FILE.json")

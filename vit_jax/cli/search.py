@@ -15,6 +15,7 @@ from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import InputOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.cost.tables import align
+from vit_jax.data import AS_SHOWN
 from vit_jax.errors import UserError, shown
 from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.inference import image_text
@@ -48,6 +49,7 @@ class Search(InputOptions):
     images: tuple[str, ...] = flag(
         (), "where: folders, files or patterns", "DIR,...", ask="where to look? add --images=DIR"
     )
+    tokenizer: str = model_options.tokenizer()
     top: int = flag(12, "images of each text", least=1)
     sheet: Path | None = flag(None, "draw them, a row or more for each text", "FILE.png")
     csv: Path | None = flag(None, "write them as a table", "FILE.csv")
@@ -133,7 +135,7 @@ def _name(file: str) -> str:
 def _picture(file: str) -> np.ndarray:
     """Return an image in colour, small enough for a sheet."""
     try:
-        image = read_image(file, 3)
+        image = read_image(file, 3, AS_SHOWN)
     except UserError:  # it was changed since, or is of another kind of pixels
         return np.full((_SIDE, _SIDE, 3), 255, np.uint8)
     scale = _SIDE / max(image.shape[:2])

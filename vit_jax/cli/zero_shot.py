@@ -56,6 +56,7 @@ class ZeroShotOptions(InputOptions):
         "{} is the place of the name; by default the run's, or openai80; of --words photo",
         "SET|FILE",
     )
+    tokenizer: str = model_options.tokenizer()
     batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
     mesh: str = flag("", "--mesh.data, .fsdp, .tensor: devices, as in training", ".data=N")
     out: Path | None = flag(None, "write the results", "FILE.json")

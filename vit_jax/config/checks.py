@@ -123,16 +123,6 @@ def average_is_kept(cfg: Config) -> None:
         raise UserError(f"{learns}; set ema_decay, such as 0.996")
 
 
-def locked_has_weights(cfg: Config) -> None:
-    """Refuse to lock what starts at random."""
-    if cfg.objective.locked and not cfg.init.weights:
-        lock = getattr(cfg.objective, "lock", "")
-        raise UserError(
-            f"objective.lock={lock} keeps that tower as it starts, which is at random; set "
-            "init.weights, or objective.lock=none"
-        )
-
-
 def lora_fits(cfg: Config) -> None:
     """Refuse low-rank changes of nothing, or of what has no rule for them."""
     lacks = {
@@ -205,7 +195,7 @@ RULES: tuple[Callable[[Config], None], ...] = (
     lambda cfg: cfg.init.check(),
     lambda cfg: cfg.lora.check(),
     lora_fits,
-    locked_has_weights,
+    lambda cfg: cfg.objective.check_start(cfg.init.weights),
     evals_fit,
     best_is_measured,
     lambda cfg: cfg.faults.check(),

@@ -27,7 +27,7 @@ from vit_jax.data.sources.base import (
     short_name,
     split_of,
 )
-from vit_jax.data.sources.captions import Captions, Tokenized, Tokenizes
+from vit_jax.data.sources.captions import Captions, Tokenized
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, BatchIterator
 from vit_jax.data.stream.pipeline import eval_batches, train_batches

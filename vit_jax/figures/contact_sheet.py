@@ -134,18 +134,24 @@ def _fit(image: np.ndarray, side: int) -> Image.Image:
 
 
 def _wrap(text: str, width: int, font: Font) -> list[str]:
-    """Break a text at spaces so that no line is wider than `width` pixels, but for long words."""
+    """Break a text so that no line is wider than `width` pixels: at spaces, or within a word."""
     lines = []
     for paragraph in text.splitlines():
         line = ""
         for word in terminal(paragraph).split():
-            longer = f"{line} {word}".strip()
-            if line and font.getlength(longer) > width:
-                lines.append(line)
-                longer = word
-            line = longer
+            space = " " if line else ""
+            for part in _parts(word, width, font):
+                if line and font.getlength(line + space + part) > width:
+                    lines.append(line)
+                    line, space = "", ""
+                line, space = line + space + part, ""
         lines.append(line)
     return lines
+
+
+def _parts(word: str, width: int, font: Font) -> str | list[str]:
+    """Cut a word that is wider than a line into its characters."""
+    return word if font.getlength(word) > width else [word]
 
 
 def colors(heat: Float[np.ndarray, "rows columns"]) -> UInt8[np.ndarray, "rows columns 3"]:

@@ -53,9 +53,11 @@ class Match(NamedTuple):
 
 
 def has_texts(trained: Trained) -> bool:
-    """Return whether there is a text tower beside a model, by its config."""
+    """Return whether there is a text tower beside a model, by its config or the pair named."""
     if trained.config is not None:
         return trained.config.objective.embeds_texts
+    if trained.towers:
+        return True
     if split(trained.source)[0] not in KINDS:
         return False
     try:

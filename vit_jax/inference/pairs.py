@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float32
 
 from vit_jax import trees, weights
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, setting
 from vit_jax.inference.trained import Trained
 from vit_jax.models import two_towers
 from vit_jax.models.two_towers import TwoTowers
@@ -43,21 +43,16 @@ class Pair:
     tokenizer: Tokenizer
 
 
-def load(trained: Trained, towers: TwoTowers | None = None, tokenizer: str = "") -> Pair:
+def load(trained: Trained) -> Pair:
     """Read the text tower that lies beside an image encoder.
-
-    Args:
-        trained: the encoder: of a run, or of a repository.
-        towers: of a file, which does not say what it holds.
-        tokenizer: of a file, which has none: a file, or a repository.
 
     Raises UserError: no text tower, no tokenizer, or what does not fit.
     """
-    towers = towers or _described(trained)
+    towers = _described(trained)
     image = dataclasses.replace(trained.model, num_classes=0)
     towers = dataclasses.replace(towers, image=image)
     two_towers.validate(towers)
-    found = open_tokenizer(trained, tokenizer)
+    found = open_tokenizer(trained)
     found.check_fits(towers.text.vocab_size, towers.text.context)
     shapes = two_towers.abstract(towers)["params"]
     own = {name: shapes[name] for name in two_towers.BESIDE if name in shapes}
@@ -75,6 +70,8 @@ def load(trained: Trained, towers: TwoTowers | None = None, tokenizer: str = "")
 
 
 def _described(trained: Trained) -> TwoTowers:
+    if trained.towers:
+        return trained.towers
     if trained.config is not None:
         if not trained.config.objective.embeds_texts:
             what = type(trained.config.objective).__name__
@@ -84,21 +81,31 @@ def _described(trained: Trained) -> TwoTowers:
         return contrastive.pair(cast(Any, trained.config.objective), trained.model)
     if split(trained.source)[0] not in KINDS:
         raise UserError(
-            f"{trained.ref} does not say which text tower it holds; name the pair, such as "
-            "load(..., model='siglip2_b16')"
+            f"{trained.ref} does not say which text tower it holds; name the pair by "
+            f"{setting('model=PAIR')}, such as siglip2_b16"
         )
     return describe.pair(trained.source)
 
 
-def open_tokenizer(trained: Trained, tokenizer: str = "") -> Tokenizer:
-    """Open the tokenizer of a run or of published weights, or another one by its name.
+def open_tokenizer(trained: Trained) -> Tokenizer:
+    """Open the tokenizer of a run or of published weights, or that named for a file.
 
-    Raises UserError: there is none.
+    Raises UserError: there is none, or one is named beside the weights' own.
     """
     scheme = split(trained.source)[0]
-    if tokenizer or scheme in (CHECKPOINT, *KINDS):
-        return words.find(tokenizer or (trained.ref if scheme == CHECKPOINT else trained.source))
-    raise UserError(f"{trained.ref} has no tokenizer beside it; name one: tokenizer='FILE'")
+    if scheme in (CHECKPOINT, *KINDS):
+        if trained.tokenizer:
+            raise UserError(
+                f"tokenizer={trained.tokenizer}: {trained.ref} has its own; leave it out",
+                field="tokenizer",
+            )
+        return words.find(trained.ref if scheme == CHECKPOINT else trained.source)
+    if trained.tokenizer:
+        return words.find(trained.tokenizer)
+    raise UserError(
+        f"{trained.ref} has no tokenizer beside it; name it by {setting('tokenizer=REF')}: "
+        "clip, hub:USER/NAME, or a FILE of train-tokenizer"
+    )
 
 
 Embed = Callable[[Any, Any], jax.Array]

@@ -6,7 +6,7 @@ import enum
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from vit_jax.weights.config import CHECKPOINT, KINDS, ResizeRule, split
 from vit_jax.weights.published import describe as networks
 from vit_jax.weights.published.describe import preprocessing
 from vit_jax.weights.published.table import per_channel
+
+if TYPE_CHECKING:
+    from vit_jax.models.two_towers import TwoTowers
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
 
@@ -54,6 +57,9 @@ class Trained:
     has_head: bool = True  # whether the weights had a head; if not, it is all zeros
     loss: Loss = Loss.SOFTMAX  # what it was trained with
     ema: bool = False  # the weights are a run's moving average
+    # A file's pair of towers and its tokenizer; runs and repositories say theirs.
+    towers: "TwoTowers | None" = None
+    tokenizer: str = ""
     tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file
     step: int | None = None
@@ -146,6 +152,18 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
     return _of_file(f"{scheme}:{path}", model)
 
 
+def named_pair(name: str) -> "TwoTowers | None":
+    """Return the pair of towers of a name; None for a name of one network.
+
+    Raises UserError: an unknown pair, with the nearest valid ones.
+    """
+    if not name.startswith(models.PAIRS):
+        return None
+    from vit_jax.models import two_towers  # late: most models have no texts
+
+    return two_towers.variant(name)
+
+
 def with_model(found: Trained, model: ModelConfig) -> Trained:
     """Replace the model, and the fields that depend on it.
 
@@ -155,6 +173,7 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
     if found.config is None:
         names = found.class_names if model.num_classes == found.model.num_classes else ()
         same = {"ref": found.ref, "class_names": named(names, model), "loss": found.loss}
+        same |= {"towers": found.towers, "tokenizer": found.tokenizer}
         return dataclasses.replace(_of_file(found.source, model), **same)
     found = dataclasses.replace(
         found, mean=per_channel(found.mean, model), std=per_channel(found.std, model)

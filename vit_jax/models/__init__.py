@@ -2,6 +2,7 @@
 """Every model family by name: `variant("vit_b16")` is a config, `create(config)` its module."""
 
 import dataclasses
+import functools
 import importlib
 import re
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
 
     VARIANTS: Mapping[str, ModelConfig]
 
+# What the names of pairs begin with (`models.two_towers`); none of a network alone does.
+PAIRS = ("clip_", "openclip_", "siglip_", "siglip2_", "pe_core_")
 # The class of a family's configs, and the family's file in families/. To add one, see
 # docs/add_a_model.md. A file is imported when its family is asked for: a run needs one.
 FAMILIES = {
@@ -242,7 +245,16 @@ def captured(
 
 def abstract(cfg: ModelConfig) -> dict[str, Any]:
     """Return the shapes and dtypes of {"params": ..., **model_state}, allocating nothing."""
-    cfg = looped(cfg)
+    cfg = looped(cfg)  # which nobody else holds
+    create(cfg)  # says what is wrong with it
+    found = _abstract(cfg, jax.sharding.get_abstract_mesh())
+    return jax.tree.map(lambda leaf: leaf, found)  # whose dicts are the caller's
+
+
+# To read weights, to plan and to count, one asks for the same shapes again: each time is a trace.
+@functools.lru_cache(maxsize=32)
+def _abstract(cfg: ModelConfig, mesh: Any) -> dict[str, Any]:
+    """Trace a model's initial values; `mesh` is what is set, of which shapes tell."""
     module = create(cfg)
     # The key too is abstract: a real one is two programs to compile.
     params, state = jax.eval_shape(lambda: init(module, cfg, jax.random.key(0)))

@@ -28,8 +28,6 @@ from vit_jax.settings.fields import annotations, conformed
 TEXT, IMAGE_HEAD, SCALE, BIAS = "text", "image_head", "logit_scale", "logit_bias"
 # What stands beside the image encoder's parameters.
 BESIDE = (TEXT, IMAGE_HEAD, SCALE, BIAS)
-# What the names of pairs begin with; none of a network alone does.
-FAMILIES = ("clip_", "openclip_", "siglip_", "siglip2_", "pe_core_")
 # Where training starts: CLIP section 2.5, SigLIP algorithm 1.
 CLIP_SCALE, SIGLIP_SCALE, SIGLIP_BIAS = math.log(1 / 0.07), math.log(10), -10.0
 
@@ -166,8 +164,9 @@ def init_beside(
 
 def abstract(cfg: TwoTowers) -> dict[str, Any]:
     """Return the shapes and dtypes of {"params": ..., **model_state}, allocating nothing."""
-    params, state = jax.eval_shape(lambda: init(cfg, jax.random.key(0)))
-    return {"params": params, **state}
+    image = models.abstract(cfg.image)
+    beside = jax.eval_shape(lambda: init_beside(cfg, jax.random.key(0)))
+    return {**image, "params": {**image["params"], **beside}}
 
 
 def embed_image(

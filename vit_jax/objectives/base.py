@@ -63,6 +63,9 @@ class ObjectiveConfig:
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError, one line that names the field, for values that exclude each other."""
 
+    def check_start(self, weights: str) -> None:
+        """Raise UserError if the objective does not go with `init.weights`, "" for none."""
+
 
 @flax.struct.dataclass
 class Context:

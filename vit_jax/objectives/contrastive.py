@@ -109,6 +109,14 @@ class ContrastiveConfig(ObjectiveConfig):
                 field="data.mix",
             )
 
+    def check_start(self, weights: str) -> None:
+        """Refuse to lock what starts at random."""
+        if self.locked and not weights:
+            raise UserError(
+                f"objective.lock={self.lock} keeps that tower as it starts, which is at random; "
+                "set init.weights, or objective.lock=none"
+            )
+
 
 def pair(cfg: ContrastiveConfig, model: ModelConfig) -> TwoTowers:
     """Return the pair of towers of a run's objective and model."""

@@ -192,3 +192,11 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     varies = cfg.schedule != Schedule.CONSTANT or bool(cfg.warmup or cfg.cooldown)
     still = f"with {cfg.schedule}, no warmup and no cooldown"
     yield varies, still, "schedule_every", "schedule_lag"
+
+
+def also_frozen(cfg: OptimConfig, pattern: str) -> OptimConfig:
+    """Return the settings with the parameters of a regex, "" for none, frozen too."""
+    patterns = [each for each in (cfg.freeze, pattern) if each]
+    if len(patterns) < 2:
+        return dataclasses.replace(cfg, freeze="".join(patterns))
+    return dataclasses.replace(cfg, freeze="|".join(f"(?:{each})" for each in patterns))

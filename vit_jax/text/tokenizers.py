@@ -82,10 +82,6 @@ class Tokenizer:
         """Return the ids of texts, cut and padded to the context."""
         return self.rows(texts).ids
 
-    def cut(self, texts: Sequence[str]) -> Bool[np.ndarray, " n"]:
-        """Return which texts are longer than the context."""
-        return self.rows(texts).is_cut
-
     def count_cut(self, texts: Sequence[str]) -> int:
         """Return how many texts are longer than the context."""
         return int(self.rows(texts).is_cut.sum())

@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting
 from vit_jax.train import build as build_lib
-from vit_jax.train import data_identity, early_stop, metadata
+from vit_jax.train import data_identity, early_stop, metadata, texts
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
@@ -82,8 +82,7 @@ def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
     """
     if cfg.init.weights:
-        # late: a run from scratch reads no weights
-        from vit_jax.train import beside, initial_state
+        from vit_jax.train import beside, initial_state  # late: most runs read no weights
 
         initial_state.check(cfg.init, cfg.model, class_names, beside.of_pair(cfg))
 
@@ -107,10 +106,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     if kept:
         began = "the run was begun before these fields, and goes on as it began"
         print_once(f"{path}: {', '.join(kept)} ({began})")
-    if cfg.objective.embeds_texts:
-        from vit_jax.train import texts  # late: most runs have no texts
-
-        cfg = texts.settled(cfg, path)
+    cfg = texts.settled(cfg, path, url)
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         check_weights(cfg)
@@ -133,9 +129,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         goodput=goodput,
         source=source,
         splits=on_all_processes(lambda: data_identity.describe(source, eval_sources)),
-        evaluators=build_lib.evaluators(
-            cfg, eval_sources, mesh, goodput.tick, getattr(source, "tokenizer", None)
-        ),
+        evaluators=build_lib.evaluators(cfg, eval_sources, source, mesh, goodput.tick),
         mesh=mesh,
         parts=build_lib.build(cfg, len(source)),
     )
@@ -265,10 +259,7 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         base=extras.base,
     )
     metadata.write(opened.path, described)
-    if cfg.objective.embeds_texts:
-        from vit_jax.train import texts  # late, as in `open_run`
-
-        texts.keep(opened.source, opened.path)
+    texts.keep(opened.source, opened.path)
     data_identity.write_splits(cfg.data.name, opened.source, opened.path)
     return described
 

@@ -24,10 +24,9 @@ from vit_jax.evals import classes
 from vit_jax.models import patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
-from vit_jax.optim import OptimConfig
 from vit_jax.process import waiting
 from vit_jax.settings.durations import Clock
-from vit_jax.train import data_identity
+from vit_jax.train import data_identity, texts
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 from vit_jax.trees import PyTree
@@ -86,7 +85,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
-    settings = _optim(cfg)
+    settings = optim.also_frozen(cfg.optim, cfg.objective.locked)
     tx, schedule = optim.make_optimizer(settings, params, plan.clock, models.growth(cfg.model))
     climb = optim.make_climb(settings, params, plan.clock)
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
@@ -115,14 +114,6 @@ def build(cfg: Config, num_examples: int) -> Parts:
         own,
     )
     return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
-
-
-def _optim(cfg: Config) -> OptimConfig:
-    """Return the optimizer's settings, which freeze what the objective locks, too."""
-    patterns = [pattern for pattern in (cfg.optim.freeze, cfg.objective.locked) if pattern]
-    if len(patterns) < 2:
-        return dataclasses.replace(cfg.optim, freeze="".join(patterns))
-    return dataclasses.replace(cfg.optim, freeze="|".join(f"(?:{each})" for each in patterns))
 
 
 def make_objective(cfg: Config, clock: Clock) -> Objective:
@@ -203,22 +194,11 @@ def open_train(cfg: Config) -> data.Source:
 
     Raises UserError: no such dataset, or another number of classes than the model's.
     """
-    name, split, cached = cfg.data.name, cfg.data.train_split, cfg.data.cache
+    name, split, directory = cfg.data.name, cfg.data.train_split, cfg.data.data_dir
     flag = setting("config.data.train_split")
+    how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "captions": texts.needed(cfg)}
     with waiting.said(f"opening {name}"), data.split_of(flag):
-        captions = data.Captions.NEEDED if cfg.objective.embeds_texts else data.Captions.UNREAD
-        source = data.open_source(
-            name,
-            cfg.data.data_dir,
-            split,
-            cache=cached,
-            classes=cfg.data.classes,
-            captions=captions,
-        )
-    if cfg.objective.embeds_texts:
-        from vit_jax.train import texts  # late: most runs have no texts
-
-        source = texts.tokenized(cfg, source)
+        source = texts.tokenized(cfg, data.open_source(name, directory, split, **how))
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
     if cfg.objective.uses_labels:
         how = "put them in folders of classes" if not source.num_classes else "label them"
@@ -268,10 +248,8 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
             account.tell(splits[""].name, account_of(splits[""]), strict=cfg.data.strict)
         if partition.same_dataset(each.dataset or cfg.data.name, cfg.data.name):
             data_identity.warn_overlap(cfg, name, train, splits[""])
-        by_head = each.predictor == "logits" or (
-            each.predictor == "loss" and cfg.objective.uses_labels
-        )
-        if by_head:
+        by_head = ("logits", "loss") if cfg.objective.uses_labels else ("logits",)
+        if each.predictor in by_head:
             advice = f"set another {where}.dataset, or train on its classes too"
             try:
                 splits[""] = classes.numbered(splits[""], train.class_names, advice)
@@ -290,29 +268,18 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
 def evaluators(
     cfg: Config,
     sources: Mapping[str, Mapping[str, data.Source]],
+    train: data.Source,
     mesh: Mesh,
     tick: Callable[[], None],
-    tokenizer: Any = None,
 ) -> dict[str, evals.Evaluator]:
-    """Build the evaluator of each of `cfg.evals` on its splits.
-
-    `tick` is called after a batch; `tokenizer` is that of an objective of images and texts.
-    """
+    """Build the evaluator of each of `cfg.evals` on its splits; `tick` is called after a batch."""
     height, width, channels = models.input_shape(cfg.model)
-    return {
-        name: evals.create(
-            cfg.evals[name],
-            evals.EvalContext(
-                data=cfg.data,
-                sources=splits,
-                image_size=(height, width),
-                channels=channels,
-                mesh=mesh,
-                loss=cfg.objective.head_loss,
-                name=name,
-                tick=tick,
-                tokenizer=tokenizer,
-            ),
-        )
-        for name, splits in sources.items()
-    }
+    views = functools.partial(evals.EvalContext, image_size=(height, width), channels=channels)
+    context = functools.partial(
+        views, data=cfg.data, mesh=mesh, loss=cfg.objective.head_loss, tick=tick
+    )
+    found = {}
+    for name, splits in sources.items():
+        own = context(sources=splits, name=name, tokenizer=texts.tokenizer(train))
+        found[name] = evals.create(cfg.evals[name], own)
+    return found

@@ -3,34 +3,49 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
 from vit_jax import data
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError, setting
-from vit_jax.text import tokenizers
-from vit_jax.text.tokenizers import Tokenizer
-from vit_jax.weights.published import words
+from vit_jax.weights.config import CHECKPOINT
 from vit_jax.workdir import folder as workdir
+
+if TYPE_CHECKING:
+    from vit_jax.text.tokenizers import Tokenizer
 
 _FIELD = "objective.tokenizer"
 
 
+def needed(cfg: Config) -> data.Captions:
+    """Return whether the run reads the captions of its images."""
+    return data.Captions.NEEDED if cfg.objective.embeds_texts else data.Captions.UNREAD
+
+
 def tokenized(cfg: Config, source: data.Source) -> data.Source:
-    """Return a source whose captions come as the tokens of the run's text tower.
+    """Return a source whose captions come as the tokens of the run's text tower, if it has one.
 
     Raises UserError: no tokenizer, or one with more ids or a larger context than the tower's.
     """
+    if not cfg.objective.embeds_texts:
+        return source
     return data.Tokenized(source, open_tokenizer(cfg))
 
 
-def open_tokenizer(cfg: Config) -> Tokenizer:
+def tokenizer(source: data.Source) -> "Tokenizer | None":
+    """Return the tokenizer of a source from `tokenized`; None for one without texts."""
+    return cast("Tokenizer", source.tokenizer) if isinstance(source, data.Tokenized) else None
+
+
+def open_tokenizer(cfg: Config) -> "Tokenizer":
     """Open the tokenizer of a run, with rows as long as its text tower's context.
 
     Raises UserError: there is none, or it has other ids than the tower's table.
     """
+    from vit_jax.weights.published import words  # late: most runs have no texts
+
     objective: Any = cfg.objective
     ref = objective.tokenizer or cfg.init.weights
     if not ref:
@@ -53,16 +68,23 @@ def open_tokenizer(cfg: Config) -> Tokenizer:
     return found.with_context(objective.text.context)
 
 
-def settled(cfg: Config, path: Path) -> Config:
-    """Return the config with the tokenizer that a run in a workdir began with.
+def settled(cfg: Config, path: Path, url: str = "") -> Config:
+    """Return the config with the tokenizer that a run in a workdir began with, if it has one.
+
+    `url` is the bucket where the run is kept besides, "" for none.
 
     Raises UserError: the config names another one.
     """
-    own = path / workdir.TOKENIZER
-    objective: Any = cfg.objective
-    if not cfg.objective.embeds_texts or not own.exists():
+    if not cfg.objective.embeds_texts:
         return cfg
-    kept = tokenizers.load(own)
+    from vit_jax.weights.published import words  # late, as above
+
+    objective: Any = cfg.objective
+    here = (path / workdir.TOKENIZER).exists()
+    place = str(path) if here else url
+    kept = words.of_run(place) if place else None
+    if kept is None:
+        return cfg
     ref = objective.tokenizer or cfg.init.weights
     try:
         named = words.find(ref) if ref else kept
@@ -74,11 +96,14 @@ def settled(cfg: Config, path: Path) -> Config:
             "words; name that one, or choose another workdir",
             field=_FIELD,
         )
-    return dataclasses.replace(cfg, objective=dataclasses.replace(objective, tokenizer=str(own)))
+    own = str(path / workdir.TOKENIZER) if here else f"{CHECKPOINT}:{url}"
+    return dataclasses.replace(cfg, objective=dataclasses.replace(objective, tokenizer=own))
 
 
 def keep(source: data.Source, path: Path) -> None:
-    """Write a run's tokenizer into its workdir."""
-    own = path / workdir.TOKENIZER
-    if jax.process_index() == 0 and isinstance(source, data.Tokenized) and not own.exists():
-        tokenizers.save(cast(Tokenizer, source.tokenizer), own)
+    """Write the tokenizer of a run, if it has one, into its workdir."""
+    own, found = path / workdir.TOKENIZER, tokenizer(source)
+    if jax.process_index() == 0 and found and not own.exists():
+        from vit_jax.text import tokenizers  # late, as above
+
+        tokenizers.save(found, own)

@@ -69,7 +69,8 @@ CASES = {
     ),
     "evaluation": (
         [DIGITS, "--config.evals.val=x"],
-        "unknown --config.evals.val 'x'; valid: classify, fewshot, knn, linear, loss, none.",
+        "unknown --config.evals.val 'x'; valid: classify, fewshot, knn, linear, loss, none, "
+        "retrieval, zeroshot.",
     ),
     "evaluation to drop": (
         [DIGITS, "--config.evals.vall=none"],

@@ -29,6 +29,11 @@ from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
 
+@pytest.fixture(scope="module", autouse=True)
+def undrawn() -> None:
+    """Draw pictures, which tests here look at."""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train on four of the digits, with a position table and a transform of the test's own."""

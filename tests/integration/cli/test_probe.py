@@ -19,6 +19,11 @@ from vit_jax.evals.probes import fewshot, logistic
 from vit_jax.evals.probes.features import FeatureSet
 
 
+@pytest.fixture(scope="module", autouse=True)
+def undrawn() -> None:
+    """Draw pictures, which tests here look at."""
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("probe")

@@ -82,7 +82,17 @@ def test_what_is_wrong_is_one_line(run, photos, tmp_path, capsys, subtests):
     (empty := tmp_path / "empty").mkdir()
     no_texts = colors.save_run(tmp_path / "classes")
     (there := tmp_path / "there.csv").touch()
+    file = [f"--from=npz:{tmp_path / 'x.npz'}", "--model=siglip_b16", f"--images={photos}", "red"]
     cases = {
+        "own words": (
+            [f"--from={run}", f"--images={photos}", "red", "--tokenizer=clip"],
+            "its own",
+        ),
+        "no words": (file, "name it by --tokenizer=REF: clip, hub:USER/NAME"),
+        "bare": (
+            [file[0], "--model=vit_b16", *file[2:]],
+            "name the pair by --model=PAIR",
+        ),
         "no text": ([f"--from={run}", f"--images={photos}"], "what to look for?"),
         "blank": ([f"--from={run}", f"--images={photos}", " "], "an empty text finds nothing"),
         "no folder": ([f"--from={run}", "red"], "where to look? add --images=DIR"),

@@ -15,7 +15,6 @@ from vit_jax import models, trees
 from vit_jax.cli.convert import main
 from vit_jax.errors import UserError
 from vit_jax.export import pairs as pairs_folder
-from vit_jax.inference import pairs
 from vit_jax.models import two_towers
 from vit_jax.models.text import TextConfig
 from vit_jax.objectives import ContrastiveConfig, contrastive
@@ -69,8 +68,10 @@ def test_an_npz_for_big_vision(tmp_path, capsys):
     assert convert(f"hub:{published}", f"npz:{tmp_path / 'out.npz'}") == 0
     assert "no tokenizer" in capsys.readouterr().out
     one, towers = vit_jax.load(f"hub:{published}"), pair("siglip")
-    other = vit_jax.load(f"npz:{tmp_path / 'out.npz'}", model=towers)
-    other.__dict__["pair"] = pairs.load(other.trained, towers, f"hub:{published}")
+    file, words = f"npz:{tmp_path / 'out.npz'}", f"hub:{published}"
+    other = vit_jax.load(file, model=towers, tokenizer=words)
+    with pytest.raises(UserError, match=r"^tokenizer='clip' is of a file with two towers"):
+        vit_jax.load(words, tokenizer="clip")
     same(one, other)
 
 

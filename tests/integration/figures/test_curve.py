@@ -8,8 +8,10 @@ from PIL import Image
 
 from configs.vit_mu_digits import get_config
 from tests.unit.figures.test_curve import _write, learning_curve, saved_axes
+from vit_jax.figures import plots
 from vit_jax.inference import load
 from vit_jax.inference.trained import title
+from vit_jax.train import ending
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
@@ -53,7 +55,8 @@ def test_curves_labels_and_values(tmp_path, axes):
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 50
 
 
-def test_the_run_the_curve_and_evaluate_name_one_step(tmp_path, axes, capsys):
+def test_the_run_the_curve_and_evaluate_name_one_step(tmp_path, axes, capsys, monkeypatch):
+    monkeypatch.setattr(ending, "learning_curve", plots.learning_curve)
     cfg = get_config()
     cfg.model = dataclasses.replace(cfg.model, dim=16, depth=1, num_heads=2, mlp_dim=32)
     cfg.duration, cfg.log.tensorboard, cfg.data.batch_size = "40 steps", False, 16

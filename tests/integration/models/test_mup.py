@@ -273,6 +273,7 @@ def test_an_export_to_timm_computes_what_the_run_does(qk_norm: bool) -> None:
 def test_the_benchmark_trains_every_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mup, "LRS", (2.0**-8,))
     monkeypatch.setattr(mup, "BASE", 8)
+    monkeypatch.setattr(mup, "get_model", functools.partial(get_model, depth=1))
     argv = ["--widths", "8", "16", "--seeds=0", "--epochs=1", "--only=transfer"]
     mup.main([*argv, f"--out={tmp_path / 'rows.json'}", f"--pictures={tmp_path}"])
     rows = mup.read(tmp_path / "rows.json")

@@ -32,7 +32,8 @@ def run(cfg: models.ModelConfig, params: Any, **given: Any) -> models.Output:
 
 
 def params_of(cfg: models.ModelConfig) -> Any:
-    return models.init(models.create(cfg), cfg, jax.random.key(0))[0]
+    init = jax.jit(lambda key: models.init(models.create(cfg), cfg, key)[0])
+    return init(jax.random.key(0))
 
 
 @pytest.mark.parametrize(

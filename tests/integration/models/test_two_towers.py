@@ -23,17 +23,15 @@ def embedded(file: str) -> tuple[Any, Any, jax.Array, jax.Array, Any]:
     params = variables["params"]
     image = {name: p for name, p in params.items() if name not in two_towers.BESIDE}
     module = models.create(cfg.image)
-    out = cast(
-        models.Output, module.apply({"params": image}, jnp.asarray(golden["image"]), train=False)
-    )
-    images = two_towers.embed_image(cfg, params, out.features)
-    return (
-        cfg,
-        params,
-        images,
-        two_towers.embed_text(cfg, params, jnp.asarray(golden["tokens"])),
-        golden,
-    )
+
+    @jax.jit  # op by op, each is a program
+    def embed(pixels: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = cast(models.Output, module.apply({"params": image}, pixels, train=False))
+        images = two_towers.embed_image(cfg, params, out.features)
+        return images, two_towers.embed_text(cfg, params, tokens)
+
+    images, texts = embed(jnp.asarray(golden["image"]), jnp.asarray(golden["tokens"]))
+    return cfg, params, images, texts, golden
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -58,10 +56,10 @@ def test_losses_and_their_gradients() -> None:
         return contrastive.sigmoid_loss(images, texts, jnp.exp(t), b).loss
 
     t, b = params["logit_scale"], params["logit_bias"]
-    loss, slope = jax.value_and_grad(softmax)(t)
+    loss, slope = jax.jit(jax.value_and_grad(softmax))(t)
     assert float(loss) == pytest.approx(float(golden["clip_loss"]), rel=1e-5)
     assert float(slope) == pytest.approx(float(golden["d_clip_d_logscale"]), rel=1e-4)
-    loss, (slope, lift) = jax.value_and_grad(sigmoid, (0, 1))(t, b)
+    loss, (slope, lift) = jax.jit(jax.value_and_grad(sigmoid, (0, 1)))(t, b)
     assert float(loss) == pytest.approx(float(golden["siglip_loss"]), rel=1e-5)
     assert float(slope) == pytest.approx(float(golden["d_siglip_d_logscale"]), rel=1e-4)
     assert float(lift) == pytest.approx(float(golden["d_siglip_d_bias"]), rel=1e-4)
@@ -86,20 +84,28 @@ def test_any_family_may_be_the_images() -> None:
 
 
 def test_training_starts_where_the_papers_do() -> None:
-    clip, _ = two_towers.init(pair("open_clip"), jax.random.key(0))
+    def start(name: str, **fields: float) -> Any:
+        init = jax.jit(lambda key: two_towers.init(pair(name), key, **fields))
+        return init(jax.random.key(0))[0]
+
+    clip = start("open_clip")
     assert float(clip["logit_scale"]) == pytest.approx(math.log(1 / 0.07))
     assert "logit_bias" not in clip
-    siglip, _ = two_towers.init(pair("siglip"), jax.random.key(0))
+    siglip = start("siglip")
     assert float(siglip["logit_scale"]) == pytest.approx(math.log(10))
     assert float(siglip["logit_bias"]) == -10
-    own, _ = two_towers.init(pair("siglip"), jax.random.key(0), scale=1.0, bias=-4.0)
+    own = start("siglip", scale=1.0, bias=-4.0)
     assert (float(own["logit_scale"]), float(own["logit_bias"])) == (1.0, -4.0)
+
+
+def texts_start(cfg: TwoTowers, seed: int) -> Any:
+    return jax.jit(lambda key: two_towers.init_beside(cfg, key)["text"])(jax.random.key(seed))
 
 
 def test_deviations_of_the_text_tower() -> None:
     cfg = TextConfig(vocab_size=512, context=64, dim=64, depth=6, num_heads=4, mlp_dim=256)
     whole = TwoTowers(image=pair("open_clip").image, text=cfg, dim=64)
-    params = two_towers.init_beside(whole, jax.random.key(0))["text"]
+    params = texts_start(whole, 0)
     width, deep = 64**-0.5, 12**-0.5
     wanted = {
         ("token_embed",): 0.02,
@@ -117,15 +123,15 @@ def test_deviations_of_the_text_tower() -> None:
         assert np.std(np.asarray(leaf)) == pytest.approx(deviation, rel=0.06), path
     assert not np.any(params["blocks"]["mlp"]["fc1"]["bias"])
     theirs = dataclasses.replace(whole, text=dataclasses.replace(cfg, init=TextInit.SIGLIP))
-    params = two_towers.init_beside(theirs, jax.random.key(0))["text"]
+    params = texts_start(theirs, 0)
     for name in ("token_embed", "position_embed"):
         assert np.std(np.asarray(params[name])) == pytest.approx(width, rel=0.06)
 
 
 def test_towers_do_not_start_alike() -> None:
     """Two keys give two towers, and no two kernels of a tower are of one draw."""
-    first = two_towers.init_beside(pair("siglip"), jax.random.key(0))["text"]
-    other = two_towers.init_beside(pair("siglip"), jax.random.key(1))["text"]
+    first = texts_start(pair("siglip"), 0)
+    other = texts_start(pair("siglip"), 1)
     assert not np.array_equal(first["token_embed"], other["token_embed"])
     kernels = first["blocks"]["attn"]["proj"]["kernel"]
     assert not np.array_equal(kernels[0], kernels[1])

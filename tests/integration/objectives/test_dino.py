@@ -2,6 +2,7 @@
 """Self-distillation as a whole: its terms on real crops, its state, its cost, any mesh."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -47,23 +48,31 @@ def _batch(objective: Dino, size: int = 8) -> dict[str, jax.Array]:
 
 
 def _started(objective: Dino) -> tuple[Any, Context]:
-    params, _ = objective.init(jax.random.key(0))
-    other, _ = objective.init(jax.random.key(1))
+    init = jax.jit(objective.init)  # op by op, each is a program
+    params, _ = init(jax.random.key(0))
+    other, _ = init(jax.random.key(1))
     state = jax.tree.map(lambda x: x + 0.1, objective.init_state(jax.random.key(0)))
     return params, Context(
         frozen={}, model_state={}, ema={"params": other}, objective=state, step=jnp.asarray(0)
     )
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _prepared(objective: Dino, batch: Any) -> Any:
+    return objective.prepare(batch, jax.random.key(2))
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def _loss(objective: Dino, params: Any, context: Context, batch: Any) -> tuple[Any, Any]:
-    prepared = objective.prepare(batch, jax.random.key(2))
+    prepared = _prepared(objective, batch)
     return objective.loss(params, context, prepared, jax.random.key(3))
 
 
-def _encoded(objective: Dino, params: Any, crops: Any, head: str = "dino_head") -> np.ndarray:
+@functools.partial(jax.jit, static_argnums=0)
+def _encoded(objective: Dino, params: Any, crops: Any) -> jax.Array:
     image = (crops.astype(jnp.float32) / 255 - 0.5) / 0.5
     out = objective.module.apply({"params": params}, image, train=False)
-    return objective._head(HEAD).apply({"params": params[head]}, out.features)
+    return objective._head(HEAD).apply({"params": params["dino_head"]}, out.features)
 
 
 def test_dino_is_the_mean_over_pairs_of_crops() -> None:
@@ -89,8 +98,9 @@ def test_dino_is_the_mean_over_pairs_of_crops() -> None:
 def test_the_student_alone_is_regularised() -> None:
     objective = _objective(dropout_rate=0.5)
     params, context = _started(objective)
-    batch = objective.prepare(_batch(objective), jax.random.key(2))
+    batch = _prepared(objective, _batch(objective))
 
+    @jax.jit
     def loss(key: int) -> jax.Array:
         return objective.loss(params, context, batch, jax.random.key(key))[1]
 
@@ -102,13 +112,13 @@ def test_the_student_alone_is_regularised() -> None:
 def test_no_gradient_reaches_the_teacher() -> None:
     objective = _objective(patch_weight=1.0, balance=Balance.SINKHORN, spread_weight=0.1)
     params, context = _started(objective)
-    batch = objective.prepare(_batch(objective), jax.random.key(2))
+    batch = _prepared(objective, _batch(objective))
 
     def loss(average: Any) -> jax.Array:
         ctx = dataclasses.replace(context, ema=average)
         return objective.loss(params, ctx, batch, jax.random.key(3))[0]
 
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.grad(loss)(context.ema)))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(context.ema)))
 
 
 def test_the_loss_of_dinov2_is_the_sum_of_its_terms() -> None:
@@ -121,17 +131,18 @@ def test_the_loss_of_dinov2_is_the_sum_of_its_terms() -> None:
     assert float(loss) == pytest.approx(float(total), rel=1e-6)
     assert aux.objective is None
     taught = context.ema["params"]
-    prepared = objective.prepare(batch, jax.random.key(2))
+    prepared = _prepared(objective, batch)
     # The hidden patches, one by one: targets of the teacher, who sees all patches.
     variables = {"params": taught}
-    tokens = objective.module.apply(variables, prepared["large"], train=False).tokens[:, 1:]
+    apply = jax.jit(objective.module.apply, static_argnames="train")
+    tokens = apply(variables, prepared["large"], train=False).tokens[:, 1:]
     head = objective._head(HEAD)
     hidden = np.asarray(prepared["source"]) == 16
     rows = [tokens[i][np.flatnonzero(mask)] for i, mask in enumerate(hidden)]
     scores = head.apply({"params": taught["ibot_head"]}, jnp.concatenate(rows))
     targets = np.asarray(sinkhorn(scores, 0.07))
     image, source = prepared["large"], prepared["source"]
-    out = objective.module.apply({"params": params}, image, train=True, source=source)
+    out = apply({"params": params}, image, train=True, source=source)
     found, at = 0.0, 0
     for i, mask in enumerate(hidden):
         if mask.any():
@@ -156,14 +167,14 @@ def test_patches_may_use_the_images_head() -> None:
     params["ibot_head"] = params["dino_head"]
     context.ema["params"]["ibot_head"] = context.ema["params"]["dino_head"]
     fewer = {name: value for name, value in params.items() if name != "ibot_head"}
-    assert fewer.keys() == shared.init(jax.random.key(0))[0].keys()
-    batch = shared.prepare(_batch(shared), jax.random.key(2))
+    assert fewer.keys() == jax.eval_shape(shared.init, jax.random.key(0))[0].keys()
+    batch = _prepared(shared, _batch(shared))
 
     def gradient(objective: Dino, params: Any) -> Any:
         def loss(params: Any) -> Any:
             return objective.loss(params, context, batch, jax.random.key(3))
 
-        return jax.value_and_grad(loss, has_aux=True)(params)
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
     (two, aux), first = gradient(apart, params)
     (one, other), second = gradient(shared, fewer)

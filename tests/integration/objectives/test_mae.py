@@ -22,12 +22,14 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "mae.npz"
 
 def test_the_encoder_sees_the_kept_patches_alone() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     image = jax.random.normal(jax.random.key(1), (1, 32, 32, 3))
     kept = jnp.asarray([[5, 0, 9]])
 
+    apply = jax.jit(objective.apply, static_argnames="train")
+
     def tokens(image: jax.Array) -> np.ndarray:
-        found, _ = objective.apply(params, {}, image, jax.random.key(0), train=True, kept=kept)
+        found, _ = apply(params, {}, image, jax.random.key(0), train=True, kept=kept)
         return np.asarray(found.tokens)
 
     assert tokens(image).shape == (1, 4, 48)
@@ -38,7 +40,7 @@ def test_the_encoder_sees_the_kept_patches_alone() -> None:
 
 def test_weights_are_started_by_the_authors_rules() -> None:
     objective = _objective(_model(dim=192, mlp_dim=768))
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     qkv = np.asarray(params["blocks"]["attn"]["qkv"]["kernel"])
     limit = np.sqrt(6 / (192 + 3 * 192))
     assert limit * 0.99 < np.abs(qkv).max() <= limit
@@ -51,17 +53,17 @@ def test_weights_are_started_by_the_authors_rules() -> None:
 
 def test_reconstructions_keep_what_was_seen() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     image = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
     batch = {"image": jnp.asarray(image)}
-    masked, filled = objective.reconstructions({"params": params}, batch)
+    masked, filled = jax.jit(objective.reconstructions)({"params": params}, batch)
     grey = np.isclose(np.asarray(masked), 0.5, atol=1e-6).all(axis=-1)
     assert grey.reshape(2, 4, 8, 4, 8).all(axis=(2, 4)).sum() == 2 * 12
     seen = ~grey
     np.testing.assert_allclose(np.asarray(filled)[seen], image[seen] / 255, atol=1e-6)
     # With norm_pix a prediction of zero is the mean colour of the true patch.
     zero = {**params, "decoder_pred": jax.tree.map(jnp.zeros_like, params["decoder_pred"])}
-    _, filled = objective.reconstructions({"params": zero}, batch)
+    _, filled = jax.jit(objective.reconstructions)({"params": zero}, batch)
     y, x = np.argwhere(grey[0, ::8, ::8])[0] * 8
     patch = np.asarray(filled)[0, y : y + 8, x : x + 8]
     np.testing.assert_allclose(patch, image[0, y : y + 8, x : x + 8].mean() / 255, atol=1e-5)
@@ -69,10 +71,10 @@ def test_reconstructions_keep_what_was_seen() -> None:
 
 def test_evaluation_hides_an_image_alike_in_any_batch() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     image = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
-    whole = objective.example_losses({"params": params}, {"image": jnp.asarray(image)})
-    part = objective.example_losses({"params": params}, {"image": jnp.asarray(image[1:])})
+    whole = jax.jit(objective.example_losses)({"params": params}, {"image": jnp.asarray(image)})
+    part = jax.jit(objective.example_losses)({"params": params}, {"image": jnp.asarray(image[1:])})
     np.testing.assert_allclose(whole[1:], part, rtol=1e-5)
 
 

@@ -25,17 +25,17 @@ def _batch(size: int = 4, channels: int = 3) -> dict[str, Any]:
 def test_the_loss_at_the_start_is_that_of_no_knowledge() -> None:
     for target, outputs in ((PatchTarget.MEAN, 512), (PatchTarget.GRID, 512)):
         objective = _objective(target=target)
-        params, _ = objective.init(jax.random.key(0))
-        batch = objective.prepare(_batch(), jax.random.key(1))
-        loss, aux = objective.loss(params, CONTEXT, batch, jax.random.key(2))
+        params, _ = jax.jit(objective.init)(jax.random.key(0))
+        batch = jax.jit(objective.prepare)(_batch(), jax.random.key(1))
+        loss, aux = jax.jit(objective.loss)(params, CONTEXT, batch, jax.random.key(2))
         assert float(loss) == pytest.approx(math.log(outputs), rel=1e-6)
         assert set(aux.metrics) == {"loss", "patch_top1"}
 
 
 def test_only_corrupted_patches_are_predicted() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
-    batch = objective.prepare(_batch(), jax.random.key(1))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
+    batch = jax.jit(objective.prepare)(_batch(), jax.random.key(1))
     source, corrupted = np.asarray(batch["source"]), np.asarray(batch["corrupted"])
     assert corrupted.shape == (4, 8)
     seen: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def test_only_corrupted_patches_are_predicted() -> None:
         seen["added"] = added
         return spy.loss(params, CONTEXT, batch, jax.random.key(2))[0]
 
-    grads = np.asarray(jax.grad(loss)(jnp.zeros((4, 17, 16))))
+    grads = np.asarray(jax.jit(jax.grad(loss))(jnp.zeros((4, 17, 16))))
     touched = np.abs(grads).max(axis=-1) > 0
     expected = np.zeros((4, 17), bool)
     np.put_along_axis(expected, corrupted + 1, values=True, axis=1)
@@ -63,18 +63,20 @@ def test_only_corrupted_patches_are_predicted() -> None:
 
 def test_the_mask_token_and_the_swapped_patches_enter_the_encoder() -> None:
     objective = _objective()
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     params["mask_token"] = jnp.full((1, 1, 16), 3.0)
-    image = objective.prepare(_batch(1), jax.random.key(0))["image"]
+    image = jax.jit(objective.prepare)(_batch(1), jax.random.key(0))["image"]
+
+    apply = jax.jit(objective.apply, static_argnames="train")
 
     def tokens(source: list[int], image: jax.Array) -> np.ndarray:
         state, rng = {}, jax.random.key(0)
         given = jnp.asarray([source])
-        out, _ = objective.apply(params, state, image, rng, train=False, source=given)
+        out, _ = apply(params, state, image, rng, train=False, source=given)
         return np.asarray(out.tokens)
 
     same = list(range(16))
-    plain = objective.apply(params, {}, image, jax.random.key(0), train=False)[0].tokens
+    plain = apply(params, {}, image, jax.random.key(0), train=False)[0].tokens
     np.testing.assert_array_equal(tokens(same, image), plain)
     # Patch 0 shows patch 5: as an image in which the pixels of patch 0 are those of patch 5.
     copied = image.at[:, :4, :4].set(image[:, 4:8, 4:8])
@@ -88,9 +90,9 @@ def test_the_mask_token_and_the_swapped_patches_enter_the_encoder() -> None:
 
 def test_pixels_are_the_normalised_ones() -> None:
     objective = _objective(target=PatchTarget.PIXELS)
-    params, _ = objective.init(jax.random.key(0))
-    batch = objective.prepare(_batch(), jax.random.key(1))
-    loss, aux = objective.loss(params, CONTEXT, batch, jax.random.key(2))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
+    batch = jax.jit(objective.prepare)(_batch(), jax.random.key(1))
+    loss, aux = jax.jit(objective.loss)(params, CONTEXT, batch, jax.random.key(2))
     image, corrupted = np.asarray(batch["image"]), np.asarray(batch["corrupted"])
     squares = []
     for row, places in zip(image, corrupted, strict=True):
@@ -103,10 +105,10 @@ def test_pixels_are_the_normalised_ones() -> None:
 
 def test_evaluation_corrupts_an_image_alike_in_any_batch() -> None:
     objective = _objective(channels=1)
-    params, _ = objective.init(jax.random.key(0))
+    params, _ = jax.jit(objective.init)(jax.random.key(0))
     params["patch_head"]["kernel"] = jax.random.normal(jax.random.key(4), (16, 8))
     batch = _batch(channels=1)
-    whole = objective.example_losses({"params": params}, batch)
-    part = objective.example_losses({"params": params}, {"image": batch["image"][2:]})
+    whole = jax.jit(objective.example_losses)({"params": params}, batch)
+    part = jax.jit(objective.example_losses)({"params": params}, {"image": batch["image"][2:]})
     np.testing.assert_allclose(whole[2:], part, rtol=1e-6)
     assert len(set(np.asarray(whole).round(4).tolist())) == 4

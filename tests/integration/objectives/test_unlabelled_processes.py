@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DINOv2's run, killed at any moment or spread over two processes, is the same run.
+"""DINOv2's run, stopped and continued or spread over two processes, is the same run.
 
 Masks, crops, the teacher and the centre are functions of seed and step, or in the checkpoint. The
 masks of an MAE, which has no more than these, are drawn in the step:
-test_unlabelled_runs.py continues one, test_unlabelled_steps.py has it on eight devices.
+test_unlabelled_runs.py continues one, test_unlabelled_steps.py has it on eight devices. Processes
+that are killed at any moment are tests/smoke/test_runs.py's.
 """
 
-import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.faults.test_damaged_checkpoints import stopped
 from tests.integration.train import test_resume
 from tests.integration.train.test_layouts import by_hand
-from tests.integration.train.test_resume import ROOT, digest, finish, wait_for_step
+from tests.integration.train.test_resume import ROOT, digest, finish
 from vit_jax.train.report.writers import read_jsonl
 
 STEPS = 12
@@ -24,6 +23,7 @@ SMALL = (
     *("--config.model.mlp_dim=32", "--config.data.batch_size=16"),
     *(f"--config.duration={STEPS} steps", "--config.optim.warmup=2 steps"),
     *("--config.checkpoint.every=3 steps", "--config.checkpoint.keep_best=0"),
+    "--config.checkpoint.keep=9",
     *("--config.log.every=1 steps", "--config.log.tensorboard=false", "--config.evals.knn.every="),
 )
 HEADS = tuple(
@@ -49,19 +49,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
-    seed = random.SystemRandom().randrange(10**6)
-    rng = random.Random(seed)
-    kill = rng.randrange(7, STEPS - 1)  # step 3 is saved before the save of step 6 begins
-    process = test_resume.start(workdir, run=RUN)
-    wait_for_step(process, workdir, kill)
-    time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert stopped(whole, workdir, 6).is_dir()
     finish(workdir, run=RUN)
     assert "continuing" in workdir.with_suffix(".log").read_text()
-    assert digest(workdir, RUN) == digest(whole, RUN), f"seed {seed}: killed at {kill}"
+    assert digest(workdir, RUN) == digest(whole, RUN)
     assert losses(workdir) == losses(whole)
 
 

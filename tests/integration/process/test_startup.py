@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax.data.sources.digits import prepare
 from vit_jax.process import startup
 
 ROOT = Path(__file__).parents[3]
-HEAVY = {
-    "torch",
-    "tensorflow",
-    "matplotlib",
-    "pandas",
-    "IPython",
-    "sklearn",
-    "timm",
-    "gcsfs",
-    "s3fs",
-    "aiohttp",
-}
 
 # What a process keeps of one program, and where.
 PROGRAM = """
@@ -71,17 +58,6 @@ import jax
 from vit_jax.process import startup
 startup.configure()
 print(jax.devices()[0].platform)
-"""
-
-# A real run; what is imported when its last step is done and only its curve is left to draw.
-TRAIN = """
-import sys
-from vit_jax.cli.train import main
-from vit_jax.train import ending
-def learning_curve(*args, **kwargs):
-    print("modules", *sorted({name.partition(".")[0] for name in sys.modules}))
-ending.learning_curve = learning_curve
-sys.exit(main(sys.argv))
 """
 
 
@@ -151,27 +127,6 @@ def test_a_home_that_cannot_be_written_is_one_line_of_warning(tmp_path):
         "warning: compiled programs cannot be kept (Not a directory); every start compiles anew. "
         "Set JAX_COMPILATION_CACHE_DIR to a directory that can be written\n"
     )
-
-
-def test_a_run_imports_nothing_slow_that_it_does_not_use(tmp_path):
-    prepare(tmp_path / "data")  # which takes scikit-learn
-    done = _python(
-        "-c",
-        TRAIN,
-        "--config=configs/vit_mu_digits.py",
-        f"--workdir={tmp_path / 'run'}",
-        "--config.model.depth=1",
-        "--config.model.dim=16",
-        "--config.duration=2 steps",
-        "--config.optim.warmup=1 steps",
-        "--config.evals.test.report=false",
-        JAX_COMPILATION_CACHE_DIR=os.environ["JAX_COMPILATION_CACHE_DIR"],  # the tests' own
-        TFDS_DATA_DIR=str(tmp_path / "data"),
-    )
-    modules = set(done.stdout.partition("modules ")[2].split("\n")[0].split())
-    assert {"jax", "orbax", "flax"} <= modules
-    assert modules & HEAVY == set()
-    assert (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
         batches.close()
         variables = {"params": state.params, **state.model_state}
         sources = build_lib.open_evals(cfg, source)
-        val = build_lib.evaluators(cfg, sources, mesh, lambda: None)["val"]
+        val = build_lib.evaluators(cfg, sources, source, mesh, lambda: None)["val"]
         result["val"] = val.run(parts.objective.predictors, variables)
         checkpoints.save(result["step"] + steps, state, metadata={})
         checkpoints.wait()

@@ -167,8 +167,7 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
 
 # All axes of the mesh at once, as large runs have them. test_step.py has each alone, without LoRA.
 LAYOUTS = {
-    "accumulated": {"accum_steps": 2},
-    "remat": {"remat": models.Remat.FULL},
+    "accumulated with remat": {"accum_steps": 2, "remat": models.Remat.FULL},
     "all": {"mesh": MeshConfig(data=2, fsdp=2, tensor=2), "remat": models.Remat.DOTS},
     "bfloat16": {"dtype": models.DType.BFLOAT16},
 }

@@ -157,9 +157,10 @@ def test_a_continued_run_has_the_same_bits_and_evaluates_by_its_statistics(tmp_p
     # What was measured is what the state's own statistics give.
     cfg, state = digits(), full.state
     parts = build_lib.build(cfg, num_examples=1000)
-    sources = build_lib.open_evals(cfg, build_lib.open_train(cfg))
+    source = build_lib.open_train(cfg)
+    sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
-    evaluator = build_lib.evaluators(cfg, sources, mesh, lambda: None)["val"]
+    evaluator = build_lib.evaluators(cfg, sources, source, mesh, lambda: None)["val"]
     trained = {"params": state.params, **state.model_state}
     for name, variables in (("val", trained), ("val_ema", state.ema)):
         scores = evaluator.run(parts.objective.predictors, variables)

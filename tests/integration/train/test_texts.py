@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests import captioned
+from tests.bucket import Bucket
 from tests.photos import write_folder
 from tests.refusals import refused_by
 from tests.unit.test_configs import shrink
 from vit_jax.config.tree import Config
+from vit_jax.errors import UserError
 from vit_jax.evals import ZeroShotEval
 from vit_jax.recipes import image_text
+from vit_jax.storage.bucket import Folder
+from vit_jax.text import tokenizers
+from vit_jax.train import texts
 from vit_jax.train.begin import open_run
+from vit_jax.weights.published import words
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +114,20 @@ def test_bad_input_is_one_line_before_the_first_step(
     assert told in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_a_bucket_goes_on_with_its_tokenizer_on_a_new_machine(
+    place: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    url, cfg = "gs://bucket/words", _config(place)
+    assert texts.settled(cfg, tmp_path, url) is cfg  # nothing is there yet
+    with pytest.raises(UserError, match=r"^gs://bucket/words has no tokenizer\.json: it is no run"):
+        words.find(f"ckpt:{url}")
+    Folder(url).write("tokenizer.json", (place / "words.json").read_bytes())
+    cfg.objective.tokenizer = str(place / "gone.json")
+    settled = texts.settled(cfg, tmp_path, url)
+    expected = tokenizers.load(place / "words.json").digest
+    assert texts.open_tokenizer(settled).digest == words.find(f"ckpt:{url}@best").digest == expected
+    cfg.objective.tokenizer = "clip"
+    with refused_by("train.texts.settled", "objective.tokenizer"):
+        texts.settled(cfg, tmp_path, url)

@@ -46,8 +46,8 @@ def what(data: bytes, channels: int, rules: Reading) -> np.ndarray | str:
         return str(error)
 
 
-def source(file: File) -> Examples:
-    return Examples("awkward", [file.data], ("class",), ["file"])
+def source(*read: File) -> Examples:
+    return Examples("awkward", [file.data for file in read], ("class",), ["file"] * len(read))
 
 
 def trained(channels: int, rules: Reading) -> Trained:
@@ -74,38 +74,42 @@ def test_pixels_are_those_that_were_written() -> None:
         assert np.abs(grey[..., 0] - luma).max() <= slack, (kind, name)
 
 
+@pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("rules", RULES, ids=str)
-def test_all_readers_agree_to_the_bit(rules: Reading, tmp_path: Path) -> None:
-    path = tmp_path / "x.png"
+def test_all_readers_agree_to_the_bit(rules: Reading, channels: int, tmp_path: Path) -> None:
+    path, batched = tmp_path / "x.png", []
+    seen = trained(channels, rules)
+    views = one_view(WHOLE, (SIDE, SIDE), channels, rules)
     for (kind, name), file in files().items():
         path.write_bytes(file.data)
-        for channels in (3, 1):
-            where = kind, name, channels
-            wanted = what(file.data, channels, rules)
-            seen = trained(channels, rules)
-            views = one_view(WHOLE, (SIDE, SIDE), channels, rules)
-            if isinstance(wanted, str):
-                said = f"{path}: {wanted[0].lower()}{wanted[1:]}"
-                with pytest.raises(UserError) as error:
-                    read_image(path, channels, rules)
-                assert str(error.value) == " ".join(said.split()), where
-                assert read_view(seen, path) == str(error.value), where
-                reason = wanted.splitlines()[0].strip()
-                stream = data.eval_batches(source(file), views, batch_size=1)
-                with stream, pytest.raises(DataError, match=re.escape(reason)):
-                    next(stream)
-                cfg = DataConfig(batch_size=1, transform=WHOLE)
-                stream = data.train_batches(source(file), cfg, views=views, seed=0)
-                with stream, pytest.raises(DataError, match=re.escape(reason)):
-                    next(stream)
-                continue
-            np.testing.assert_array_equal(read_image(path, channels, rules), wanted, str(where))
-            np.testing.assert_array_equal(read_image(file.data, channels, rules), wanted)
-            small = ops.resize(wanted, (SIDE, SIDE), WHOLE.resize)
-            for one in (path, str(path), file.data, io.BytesIO(file.data), bytearray(file.data)):
-                np.testing.assert_array_equal(read_view(seen, one), small, str(where))
-            with data.eval_batches(source(file), views, batch_size=1) as stream:
-                np.testing.assert_array_equal(next(stream)["image"][0], small, str(where))
+        where = kind, name
+        wanted = what(file.data, channels, rules)
+        if isinstance(wanted, str):
+            said = f"{path}: {wanted[0].lower()}{wanted[1:]}"
+            with pytest.raises(UserError) as error:
+                read_image(path, channels, rules)
+            assert str(error.value) == " ".join(said.split()), where
+            assert read_view(seen, path) == str(error.value), where
+            reason = wanted.splitlines()[0].strip()
+            stream = data.eval_batches(source(file), views, batch_size=1)
+            with stream, pytest.raises(DataError, match=re.escape(reason)):
+                next(stream)
+            cfg = DataConfig(batch_size=1, transform=WHOLE)
+            stream = data.train_batches(source(file), cfg, views=views, seed=0)
+            with stream, pytest.raises(DataError, match=re.escape(reason)):
+                next(stream)
+            continue
+        np.testing.assert_array_equal(read_image(path, channels, rules), wanted, str(where))
+        np.testing.assert_array_equal(read_image(file.data, channels, rules), wanted)
+        small = ops.resize(wanted, (SIDE, SIDE), WHOLE.resize)
+        for one in (path, str(path), file.data, io.BytesIO(file.data), bytearray(file.data)):
+            np.testing.assert_array_equal(read_view(seen, one), small, str(where))
+        batched.append((where, file, small))
+    read = source(*(file for _, file, _ in batched))
+    with data.eval_batches(read, views, batch_size=len(batched)) as stream:
+        images = next(stream)["image"]
+    for (where, _, small), image in zip(batched, images, strict=True):
+        np.testing.assert_array_equal(image, small, str(where))
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)

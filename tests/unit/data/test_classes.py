@@ -16,7 +16,7 @@ NAMES = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(NAMES, st.randoms(use_true_random=False))
 def test_each_finds_its_own_in_any_order(names: list[str], rng: random.Random) -> None:
     shuffled = rng.sample(names, len(names))

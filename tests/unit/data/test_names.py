@@ -225,7 +225,7 @@ def _csv(folder: Path, texts: list[str], values: list[Any]) -> str:
     return f"csv:{folder}/0.csv"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(LABELS)
 def test_every_reader_reads_the_same_labels(values: list[Any]) -> None:
     plain = ["" if value is None else value for value in values]

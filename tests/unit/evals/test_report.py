@@ -94,7 +94,7 @@ def test_a_mistake_among_many_classes_is_a_dot() -> None:
     assert rows.mean() > len(image) / 2 > columns.mean()
 
 
-@pytest.mark.parametrize("count", [20, 37, 100])
+@pytest.mark.parametrize("count", [20, 100])
 def test_long_names_stand_whole_in_the_picture(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {}
 

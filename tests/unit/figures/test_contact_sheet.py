@@ -26,6 +26,21 @@ def test_tiles_are_broken_into_rows() -> None:
     ]
 
 
+def test_a_name_longer_than_its_tile_is_broken_and_covers_no_other() -> None:
+    grey = np.full((64, 64, 1), 200, np.uint8)
+    long, short = Tile(grey, "1f469-200d-1f692-" * 9), Tile(grey, "b")
+    alone, beside = (
+        np.asarray(Image.open(io.BytesIO(render([row], "t"))).convert("L"))
+        for row in ([Tile(grey, "a"), short], [long, short])
+    )
+    assert beside.shape[0] > alone.shape[0]
+    assert beside.shape[1] == alone.shape[1]
+    # The second tile's caption is what it is beside a short one.
+    right = alone.shape[1] // 2 + 6
+    rows = alone.shape[0] - 30
+    np.testing.assert_array_equal(beside[rows - 20 : rows, right:], alone[rows - 20 : rows, right:])
+
+
 def test_pixels_are_enlarged_by_whole_numbers_in_their_colours() -> None:
     red = np.zeros((8, 8, 3), np.uint8)
     red[..., 0] = 255

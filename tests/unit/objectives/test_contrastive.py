@@ -43,7 +43,7 @@ def _meets_nowhere(cfg: Config) -> None:
     "change, code, field",
     [
         (_accumulates, "config.checks.steps_divide_the_batch", "accum_steps"),
-        (_locks, "config.checks.locked_has_weights", "objective.lock"),
+        (_locks, "objectives.contrastive.ContrastiveConfig.check_start", "objective.lock"),
         (_mixes, "objectives.contrastive.ContrastiveConfig.check", "data.mix"),
         (_has_classes, "config.checks.head_is_trained", ""),
         (_meets_nowhere, "models.two_towers.validate", "objective.text.projection"),

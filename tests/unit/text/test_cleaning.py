@@ -23,7 +23,7 @@ def test_each_way(subtests: pytest.Subtests) -> None:
     }
     assert set(rows) == set(Clean)
     for how, wanted in rows.items():
-        with subtests.test(how):
+        with subtests.test(how.value):
             assert cleaning.clean(text, how) == wanted
 
 

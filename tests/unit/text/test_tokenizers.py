@@ -48,7 +48,7 @@ def test_clips_ids_are_open_clips(clip: Tokenizer, subtests: pytest.Subtests) ->
             assert clip.tokens(row["text"]) == [wanted["start"], *row["ids"], wanted["end"]]
     lengths = [len(row["ids"]) + 2 for row in rows]
     texts = [row["text"] for row in rows]
-    assert clip.cut(texts).tolist() == [length > 77 for length in lengths]
+    assert clip.rows(texts).is_cut.tolist() == [length > 77 for length in lengths]
     assert clip.count_cut(texts) == sum(length > 77 for length in lengths) > 0
     assert (clip.vocab_size, clip.pad) == (wanted["vocab_size"], wanted["pad"])
 

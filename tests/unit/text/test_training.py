@@ -14,7 +14,7 @@ CAPTIONS = [f"A {color} {thing} on the grass" for color in COLORS for thing in T
 
 def test_equal_captions_give_equal_bytes_in_any_order_and_number(subtests: pytest.Subtests) -> None:
     for kind in TokenizerKind:
-        with subtests.test(kind):
+        with subtests.test(kind.value):
             one = training.train(CAPTIONS, 320, kind)
             again = training.train(
                 [*CAPTIONS[::-1], " ", f"  {CAPTIONS[0]} ", *CAPTIONS], 320, kind
@@ -26,7 +26,7 @@ def test_equal_captions_give_equal_bytes_in_any_order_and_number(subtests: pytes
 
 def test_rows_end_with_1_and_are_filled_with_0(subtests: pytest.Subtests) -> None:
     for kind in TokenizerKind:
-        with subtests.test(kind):
+        with subtests.test(kind.value):
             found = training.train(CAPTIONS, 330, kind, context=12)
             ids = found.encode(["a red cat", "A  RED\tCat ", "", "river " * 40])
             assert ids.shape == (4, 12)
@@ -39,7 +39,7 @@ def test_rows_end_with_1_and_are_filled_with_0(subtests: pytest.Subtests) -> Non
 
 def test_no_character_is_unknown_and_no_text_is_a_mark(subtests: pytest.Subtests) -> None:
     for kind in TokenizerKind:
-        with subtests.test(kind):
+        with subtests.test(kind.value):
             found = training.train(CAPTIONS, 320, kind)
             texts = ["日", "語", "😀", "<pad>", "<end>", "</s>", "<unk>", "\0"]
             rows = [found.tokens(text) for text in texts]
@@ -51,7 +51,7 @@ def test_no_character_is_unknown_and_no_text_is_a_mark(subtests: pytest.Subtests
 
 def test_fit_counts_what_is_cut_and_what_falls_to_bytes(subtests: pytest.Subtests) -> None:
     for kind in TokenizerKind:
-        with subtests.test(kind):
+        with subtests.test(kind.value):
             found = training.train(CAPTIONS, 400, kind)
             known = training.fit(found, CAPTIONS)
             assert (known.num_captions, known.coverage) == (len(CAPTIONS), 1.0)

@@ -27,6 +27,9 @@ class Cosh:
     def prepare(self, batch, rng):
         return batch
 
+    def bounded(self, params):
+        return params
+
     def loss(self, params, ctx, batch, rng):
         x, w = batch["x"], params["w"]
         if self.dropout:

@@ -46,8 +46,8 @@ def test_the_stem_is_what_depends_on_the_channels() -> None:
         assert differs == [f"params/{models.family(cfg).stem}/kernel"], name
 
 
-def test_files_of_every_family(tmp_path: Path) -> None:
-    for name in ("vit", "swin", "mixer", "cait", "convit", "bit"):
+def test_files_of_every_kind_of_stem(tmp_path: Path) -> None:
+    for name in ("vit", "swin", "bit"):  # the others' are patches as a ViT's
         cfg, file = TINY[name], tmp_path / f"{name}.safetensors"
         save_file(state_of(cfg), file)
         path = f"params/{models.family(cfg).stem}/kernel"

@@ -16,7 +16,14 @@ from vit_jax.data.config import is_random
 from vit_jax.data.names import read_class_names
 from vit_jax.devices import hardware
 from vit_jax.errors import UserError, shown
-from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
+from vit_jax.inference.trained import (
+    Trained,
+    describe,
+    describe_input,
+    named,
+    named_pair,
+    with_model,
+)
 from vit_jax.process import startup
 from vit_jax.settings import fields
 from vit_jax.storage import files
@@ -38,8 +45,8 @@ class WeightsOptions(Options):
     )
     model: str = flag(
         "",
-        "the model of an npz: or timm: file (vit_b16_384, swin_t, ...); a run and a repository "
-        "have their own. "
+        "the model of an npz: or timm: file (vit_b16_384, swin_t, ...), or its pair of towers "
+        "(siglip2_b16, ...); a run and a repository have their own. "
         "--model.image_size=384 changes a field of it",
         "=VARIANT",
     )
@@ -72,6 +79,12 @@ def tta() -> Any:
     return flag((), "average over copies of each image: flip, shift (4, by 1/16), or flip,shift")
 
 
+def tokenizer() -> Any:
+    """Declare the tokenizer of a file with two towers."""
+    text = "of an npz: or timm: file, which has none: clip, hub:USER/NAME, a FILE"
+    return flag("", text, "REF")
+
+
 def images() -> Any:
     """Declare the images that a verb takes."""
     ask = "which images? name files, folders or patterns, or - to read a list"
@@ -95,7 +108,9 @@ def read(
     if not source:
         raise UserError(_WHICH)
     startup.configure()
-    found = describe(source, model=None if variant is None else models.variant(variant))
+    towers = named_pair(variant or "")
+    network = towers.image if towers else None if variant is None else models.variant(variant)
+    found = dataclasses.replace(describe(source, model=network), towers=towers)
     bases: dict[str, Any] = {} if trees is None else trees
     bases["model"] = found.model
     if issubclass(cls, InputOptions):
@@ -107,7 +122,9 @@ def read(
         raise UserError(f"{source} holds no moving average to choose: leave --ema out")
     if given.ema is not None:
         found = dataclasses.replace(found, ema=given.ema)
-    found = dataclasses.replace(found, tta=getattr(given, "tta", ()))
+    found = dataclasses.replace(
+        found, tta=getattr(given, "tta", ()), tokenizer=getattr(given, "tokenizer", "")
+    )
     found = with_model(found, bases["model"])
     if isinstance(given, InputOptions):
         words = [re.match(r"--?(?:no)?transform\.([^=]+)", word) for word in rest]

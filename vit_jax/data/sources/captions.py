@@ -9,15 +9,18 @@ import enum
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Bool, Int
 
 from vit_jax.data.order import uniforms
 from vit_jax.data.sources.base import Example, Source, Wrapped, captions_of, has_captions
 from vit_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from vit_jax.text.tokenizers import Tokenizer
 
 # What columns, features and keys of JSON with captions are called, in any case; the first is taken.
 USUAL = ("captions", "caption", "text", "sentences")
@@ -42,17 +45,6 @@ class Given(NamedTuple):
 
     texts: tuple[str, ...]
     broken: int
-
-
-@runtime_checkable
-class Tokenizes(Protocol):
-    """Turns texts into rows of one length; can be pickled, for worker processes."""
-
-    def encode(self, texts: Sequence[str]) -> Int32[np.ndarray, "n L"]: ...
-
-    def cut(self, texts: Sequence[str]) -> Bool[np.ndarray, " n"]:
-        """Return which texts are longer than a row."""
-        ...
 
 
 def usual(names: Iterable[str], known: Sequence[str] = USUAL) -> str:
@@ -167,12 +159,12 @@ class Tokenized(Wrapped):
     Raises UserError: it has no captions.
     """
 
-    def __init__(self, source: Source, tokenizer: Tokenizes) -> None:
+    def __init__(self, source: Source, tokenizer: "Tokenizer") -> None:
         super().__init__(source)
         if not has_captions(source):
             raise UserError(f"{source.name} has no captions, or was opened without")
         self.source, self.tokenizer = source, tokenizer
-        self._length = tokenizer.encode([""]).shape[1]
+        self._length = tokenizer.rows([""]).ids.shape[1]
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -194,10 +186,11 @@ class Tokenized(Wrapped):
 
     def tokens(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """Return tokens int32 [n, L], caption_id int32 [n], and cut int32 [n]: 1 of a text cut."""
+        rows = self.tokenizer.rows(texts)
         return {
-            TOKENS: self.tokenizer.encode(texts),
+            TOKENS: rows.ids,
             CAPTION_ID: np.array([caption_id(text) for text in texts], np.int32),
-            CUT: self.tokenizer.cut(texts).astype(np.int32),
+            CUT: rows.is_cut.astype(np.int32),
         }
 
 

@@ -4,6 +4,7 @@
 from pathlib import Path
 
 from vit_jax.errors import UserError
+from vit_jax.storage import bucket, remote
 from vit_jax.text import published, tokenizers, vocabularies
 from vit_jax.text.tokenizers import Tokenizer
 from vit_jax.weights.config import CHECKPOINT, KINDS
@@ -24,14 +25,27 @@ def find(ref: str) -> Tokenizer:
         return tokenizers.clip()
     scheme, _, path = ref.partition(":")
     if scheme == CHECKPOINT:
-        found = Path(path).expanduser()
-        folder = found if found.is_dir() else Path(path.rpartition("@")[0]).expanduser()
-        return tokenizers.load(folder / FILE)
+        whole = Path(path).expanduser().is_dir()  # an @ may be part of the name
+        place = path if whole else path.rpartition("@")[0] or path
+        if found := of_run(place):
+            return found
+        raise UserError(f"{place} has no {FILE}: it is no run of images and texts")
     if scheme in KINDS:
         return _beside(path)
     if scheme in ("npz", "timm"):
         raise UserError(f"{ref} is a file of weights, which has no tokenizer; name one")
     return tokenizers.load(Path(ref).expanduser())
+
+
+def of_run(place: str) -> Tokenizer | None:
+    """Open the tokenizer in a run's workdir, here or in a bucket; None where there is none."""
+    if url := bucket.address(place):
+        try:
+            return tokenizers.loaded(bucket.Folder(url).read(FILE), f"{url}/{FILE}")
+        except remote.MissingError:
+            return None
+    file = Path(place).expanduser() / FILE
+    return tokenizers.load(file) if file.exists() else None
 
 
 def _beside(path: str) -> Tokenizer:

@@ -35,6 +35,7 @@ from vit_jax.data.sources import captions
 from vit_jax.data.sources.base import account_of
 from vit_jax.data.sources.partition import same_draw
 from vit_jax.errors import DataError, UserError
+from vit_jax.text.tokenizers import Rows
 
 NEEDED = Captions.NEEDED
 PLAIN = TransformConfig(crop=Crop.RESIZE)
@@ -48,15 +49,12 @@ class Bytes:
     def __init__(self, length: int = 8) -> None:
         self.length = length
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def rows(self, texts: Sequence[str]) -> Rows:
         rows = np.zeros((len(texts), self.length), np.int32)
         for row, text in zip(rows, texts, strict=True):
             data = text.encode()[: self.length]
             row[: len(data)] = list(data)
-        return rows
-
-    def cut(self, texts: Sequence[str]) -> np.ndarray:
-        return np.array([len(text.encode()) > self.length for text in texts])
+        return Rows(rows, np.array([len(text.encode()) > self.length for text in texts]))
 
 
 def text_of(tokens: np.ndarray) -> str:
