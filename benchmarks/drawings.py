@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Emoji of four artists, and further sets, as PNG files with captions, from the npm registry alone.
 
-    python -m benchmarks.drawings runs/emoji/drawings [--test-artist twemoji] [--further]
+    python -m benchmarks.drawings runs/emoji/drawings [--test-artist twemoji]
 
 Needs `npm`, and `pip install cairosvg` with the cairo library. Writes below the folder
-ARTIST/HEX.png, captions-twemoji.csv with a row for each drawing, val_concept-twemoji.csv with those
-of that split alone, and LICENCES.txt. The drawings are the artists', and some licences ask to share
-alike: none lies in this repository.
+ARTIST/HEX.png, captions-twemoji.csv with a row for each drawing, captions-twemoji-three.csv with
+those of the four artists alone, val_concept-twemoji.csv with that split, and LICENCES.txt. The
+drawings are the artists', and some licences ask to share alike: none lies in this repository.
 
 A concept is what has one name in Unicode's CLDR and was drawn by all four artists. Some concepts
 are held out whole, with all that differ in who does it (man, woman, person), by a hash of
@@ -17,6 +17,7 @@ import argparse
 import csv
 import hashlib
 import importlib
+import io
 import json
 import re
 import shutil
@@ -51,6 +52,8 @@ FURTHER = {
     "fluent-lines": Drawn(f"{_ICONS}/fluent-emoji-high-contrast@1.2.6", "Microsoft", "MIT"),
     "emojione": Drawn(f"{_ICONS}/emojione@1.2.3", "EmojiOne", "CC-BY-4.0"),
     "emojione-v1": Drawn(f"{_ICONS}/emojione-v1@1.2.3", "EmojiOne", "CC-BY-SA-4.0"),
+    "emojione-lines": Drawn(f"{_ICONS}/emojione-monotone@1.2.1", "EmojiOne", "CC-BY-4.0"),
+    "fxemoji": Drawn(f"{_ICONS}/fxemoji@1.2.2", "Mozilla", "Apache-2.0"),
 }
 _NAMES = "emojibase-data@17.0.0"  # MIT, of Unicode's CLDR
 # Flags are nearly the same in all sets; components are hair and skin.
@@ -61,6 +64,7 @@ _QUOTES = (
 )
 _UNSEEN = 0.22  # of the families
 SIDE = 64  # pixels of a drawing
+_PAPER = 245  # of 255; what is lighter in all channels is the paper
 SPLITS = ("train", "val_concept", "test_artist", "test_both")
 COLUMNS: tuple[str, ...] = (
     "path",
@@ -147,8 +151,10 @@ def concepts(
         bare = "-".join(point for point in code.split("-") if point != "fe0f")
         drawings = {}
         for artist, pack in icons.items():
-            known = by_code.get(artist) or {bare: slug(label)}
-            drawings[artist] = svg(pack, known.get(bare, ""))
+            names = (slug(label), slug(label).replace("-", ""))  # CLDR's, with hyphens or without
+            if by_code.get(artist):
+                names = (by_code[artist].get(bare, ""),)
+            drawings[artist] = next(filter(None, (svg(pack, name) for name in names)), "")
         if all(drawings[artist] for artist in ARTISTS):
             there = {artist: text for artist, text in drawings.items() if text}
             keywords = tuple(tag for tag in entry.get("tags", ()) if tag != label)
@@ -271,12 +277,32 @@ def read_concepts(modules: Path, sets: Mapping[str, Drawn]) -> list[Concept]:
     )
 
 
+def framed(png: bytes, side: int = SIDE) -> bytes:
+    """Return a drawing on white as PNG of `side` pixels, cut to what is drawn and centred.
+
+    Artists leave margins of different widths; a drawing is to be known by its shape.
+    """
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    drawn = (np.asarray(image) < _PAPER).any(axis=-1)
+    box = Image.fromarray(drawn).getbbox() or (0, 0, *image.size)
+    width, height = box[2] - box[0], box[3] - box[1]
+    most = max(width, height)
+    square = Image.new("RGB", (most, most), "white")
+    square.paste(image.crop(box), ((most - width) // 2, (most - height) // 2))
+    out = io.BytesIO()
+    square.resize((side, side), Image.Resampling.BICUBIC).save(out, "PNG")
+    return out.getvalue()
+
+
 def rasterise(found: Sequence[Concept], folder: Path, side: int = SIDE) -> int:
     """Draw what is not there yet as PNG on white; return how many."""
     try:
         cairosvg = importlib.import_module("cairosvg")
     except (ImportError, OSError) as error:  # OSError: there is no cairo library
         sys.exit(f"error: drawing needs `pip install cairosvg` and the cairo library: {error}")
+    size = {"output_width": 2 * side, "output_height": 2 * side, "background_color": "white"}
     count = 0
     for concept in found:
         for artist, text in concept.drawings.items():
@@ -284,8 +310,7 @@ def rasterise(found: Sequence[Concept], folder: Path, side: int = SIDE) -> int:
             if path.exists():
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            size = {"output_width": side, "output_height": side, "background_color": "white"}
-            path.write_bytes(cairosvg.svg2png(bytestring=text.encode(), **size))
+            path.write_bytes(framed(cairosvg.svg2png(bytestring=text.encode(), **size), side))
             count += 1
     return count
 
@@ -294,19 +319,21 @@ class Tables(NamedTuple):
     """The CSV files of drawings one of whose artists is held out."""
 
     captions: Path
+    three: Path  # without the further sets: training drawings are of three artists
     val_concept: Path  # the rows of that split alone, whose names are then all the classes
 
 
-def tables(folder: Path, test_artist: str, *, further: bool) -> Tables:
+def tables(folder: Path, test_artist: str) -> Tables:
     """Return where the tables lie."""
-    name = f"{test_artist}{'-further' * further}.csv"
-    return Tables(folder / f"captions-{name}", folder / f"val_concept-{name}")
+    name = f"captions-{test_artist}"
+    names = (name, f"{name}-three", f"val_concept-{test_artist}")
+    return Tables(*(folder / f"{each}.csv" for each in names))
 
 
-def write(folder: Path, test_artists: Sequence[str], *, further: bool = False) -> None:
+def write(folder: Path, test_artists: Sequence[str]) -> None:
     """Fetch, draw, and write the tables of each held-out artist, and the licences."""
     start = time.perf_counter()
-    sets = ARTISTS | (FURTHER if further else {})
+    sets = ARTISTS | FURTHER
     found = read_concepts(fetch(folder / "npm", sets), sets)
     count = rasterise(found, folder)
     lines = [f"{name}: {x.maker}, {x.licence} (npm: {x.package})\n" for name, x in sets.items()]
@@ -316,10 +343,11 @@ def write(folder: Path, test_artists: Sequence[str], *, further: bool = False) -
         f"{len(found):,} concepts; drew {count:,} in {time.perf_counter() - start:.0f} s: {folder}"
     )
     for artist in test_artists:
-        files = tables(folder, artist, further=further)
+        files = tables(folder, artist)
         table = rows(found, artist)
-        write_table((row for row in table if row["split"] == "val_concept"), files.val_concept)
         write_table(table, files.captions)
+        write_table((row for row in table if row["artist"] in ARTISTS), files.three)
+        write_table((row for row in table if row["split"] == "val_concept"), files.val_concept)
         counts = [f"{s} {sum(row['split'] == s for row in table):,}" for s in SPLITS]
         print(f"{files.captions.name}: {', '.join(counts)}")
 
@@ -329,9 +357,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--test-artist", nargs="+", default=["twemoji"], choices=ARTISTS)
-    parser.add_argument("--further", action="store_true", help="with further sets, for training")
     args = parser.parse_args(argv)
-    write(args.folder, args.test_artist, further=args.further)
+    write(args.folder, args.test_artist)
 
 
 if __name__ == "__main__":

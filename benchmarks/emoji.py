@@ -36,7 +36,7 @@ class Arm(NamedTuple):
     Attributes:
         title: in the tables.
         held_out: whose drawings are held out.
-        further: whether further sets join in training.
+        three: train on the drawings of the other three artists, without the further sets.
         captions: the column that they are drawn from.
         flags: what differs from the config.
         trial: is of one seed, and measured on val_concept alone.
@@ -44,24 +44,28 @@ class Arm(NamedTuple):
 
     title: str
     held_out: str = "twemoji"
-    further: bool = False
+    three: bool = False
     captions: str = "half"
     flags: tuple[str, ...] = ()
     trial: bool = False
 
 
+_SHORT = ("--config.duration=1400 steps",)
 _RANDAUG = (
+    *_SHORT,
     "--config.data.transform.auto_augment=rand-m9-mstd0.5-inc1",
     "--config.data.transform.color_jitter=0",
-    "--config.data.transform.area=0.5,1.0",
 )
 ARMS = {
     "twemoji": Arm("Twemoji"),
     "openmoji": Arm("OpenMoji", "openmoji"),
-    "further": Arm("Twemoji, further sets in training", further=True),
-    "randaug": Arm("RandAugment instead of jittered colours", flags=_RANDAUG, trial=True),
-    "names": Arm("the name as the only caption", captions="caption", trial=True),
-    "keywords": Arm("the name no oftener than each keyword", captions="captions", trial=True),
+    "three": Arm("Twemoji, trained on three artists", three=True),
+    "short": Arm("fewer steps", flags=_SHORT, trial=True),
+    "randaug": Arm("RandAugment, colours not jittered", flags=_RANDAUG, trial=True),
+    "names": Arm("the name as the only caption", captions="caption", flags=_SHORT, trial=True),
+    "keywords": Arm(
+        "the name no oftener than each keyword", captions="captions", flags=_SHORT, trial=True
+    ),
 }
 TEST = ("test_artist", "test_both")
 # Of an evaluation of a test split, by what the table calls them.
@@ -76,13 +80,14 @@ SCORES = {
 def commands(name: str, seed: int, root: Path) -> list[tuple[list[str], Path]]:
     """Return the words of each command of a run, with the file that says that it is done."""
     arm = ARMS[name]
-    files = drawings.tables(root / "drawings", arm.held_out, further=arm.further)
+    files = drawings.tables(root / "drawings", arm.held_out)
+    captions = files.three if arm.three else files.captions
     place = root / f"{name}-{seed}"
     words, workdir = place / "words.json", place / "run"
     sizes = (f"--size={_SIZE}", f"--context={_CONTEXT}")
     settings = (
         "--config=emoji_imagetext",
-        f"--config.data.name=csv:{files.captions}?captions={arm.captions}",
+        f"--config.data.name=csv:{captions}?captions={arm.captions}",
         f"--config.objective.tokenizer={words}",
         f"--config.seed={seed}",
         *arm.flags,
@@ -91,12 +96,12 @@ def commands(name: str, seed: int, root: Path) -> list[tuple[list[str], Path]]:
     measured = (f"--from={workdir}", f"--dataset=csv:{files.val_concept}", f"--split={split}")
     out = place / f"{split}.json"
     found: list[tuple[list[str], Path]] = [
-        (["train-tokenizer", f"csv:{files.captions}", *sizes, f"--out={words}"], words),
+        (["train-tokenizer", f"csv:{captions}", *sizes, f"--out={words}"], words),
         (["train", *settings, f"--workdir={workdir}"], workdir / "finished.json"),
         (["zero-shot", *measured, "--templates={}", f"--out={out}"], out),
     ]
     for split in () if arm.trial else TEST:
-        source = f"--dataset=csv:{files.captions}?captions=caption"
+        source = f"--dataset=csv:{captions}?captions=caption"
         out = place / f"{split}.json"
         verb = ["retrieval", f"--from={workdir}", source, f"--split={split}", f"--out={out}"]
         found.append((verb, out))
@@ -146,15 +151,14 @@ def collect(name: str, seeds: Sequence[int], root: Path) -> dict[str, Any]:
 def baselines(root: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Measure the nearest training drawing in pixels for each table of some arms."""
     arms = [ARMS[name] for name in names if not ARMS[name].trial]
-    used = list(dict.fromkeys((arm.held_out, arm.further) for arm in arms))
+    used = list(dict.fromkeys((arm.held_out, arm.three) for arm in arms))
     rows = []
-    for artist, further in used:
-        files = drawings.tables(root / "drawings", artist, further=further)
-        counts = {
-            s: sum(r["split"] == s for r in drawings.read_table(files.captions)) for s in TEST
-        }
-        top1 = round(drawings.pixels_top1(files.captions), 5)
-        rows.append({"held_out": artist, "further": further, "names": counts, "pixels": top1})
+    for artist, three in used:
+        files = drawings.tables(root / "drawings", artist)
+        captions = files.three if three else files.captions
+        counts = {s: sum(r["split"] == s for r in drawings.read_table(captions)) for s in TEST}
+        top1 = round(drawings.pixels_top1(captions), 5)
+        rows.append({"held_out": artist, "three": three, "names": counts, "pixels": top1})
     return rows
 
 
@@ -174,7 +178,7 @@ def markdown(content: dict[str, Any]) -> str:
             chosen = [
                 row
                 for row in content["rows"]
-                if (row["held_out"], row["further"]) == (base["held_out"], base["further"])
+                if (row["held_out"], row["three"]) == (base["held_out"], base["three"])
                 and split in row
             ]
             title = f"{chosen[0]['title']}, concepts {which}"
@@ -215,8 +219,8 @@ def draw(content: dict[str, Any], path: Path) -> None:
     panels = figure.subplots(1, 2, width_ratios=(2, 1.4))
     for axes, split, which in zip(panels, TEST, ("seen", "unseen"), strict=True):
         for i, row in enumerate(rows):
-            key = (row["held_out"], row["further"])
-            base = next(b for b in content["baselines"] if (b["held_out"], b["further"]) == key)
+            key = (row["held_out"], row["three"])
+            base = next(b for b in content["baselines"] if (b["held_out"], b["three"]) == key)
             shares = [100 * share for share in row[split]["image_to_text_r1"]]
             bar = axes.bar(i + 0.2, statistics.fmean(shares), 0.36, color="0.35")
             axes.plot([i + 0.2] * len(shares), shares, "o", color="white", markersize=4, mec="0")
@@ -250,10 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     unknown = [name for name in args.arms if name not in ARMS]
     if unknown:
         parser.error(f"unknown arm {unknown[0]!r}; valid: {', '.join(ARMS)}")
-    for further in (True, False):
-        artists = sorted({ARMS[x].held_out for x in args.arms if ARMS[x].further == further})
-        if artists:
-            drawings.write(args.root / "drawings", artists, further=further)
+    drawings.write(args.root / "drawings", sorted({ARMS[name].held_out for name in args.arms}))
     seeds = {name: args.seeds[:1] if ARMS[name].trial else args.seeds for name in args.arms}
     runs = [(name, seed) for name in args.arms for seed in seeds[name]]
     side_by_side(lambda each: run(*each, args.root), runs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""A small pair of towers on drawings of emoji by three artists; a fourth's are left to be named.
+r"""A small pair of towers on drawings of emoji by several artists; another's are left to be named.
 
     python -m benchmarks.drawings runs/emoji/drawings
     vit_jax train-tokenizer csv:runs/emoji/drawings/captions-twemoji.csv --size=1000 --context=12 \

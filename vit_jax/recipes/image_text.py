@@ -272,7 +272,7 @@ def small() -> Config:
 
 
 def emoji() -> Config:
-    """Train a pair of 0.8 million parameters on drawings of emoji by three artists, on two cores.
+    """Train a pair of 0.8 million parameters on drawings of emoji by several artists, on two cores.
 
     A ViT over the stem of a ResNet, for drawings of 32 pixels, and texts of 12 tokens of a
     vocabulary of 1,000; the optimizer is `folder.optim`'s. `benchmarks.emoji` makes what data.name
@@ -303,9 +303,10 @@ def emoji() -> Config:
     config.data.name = "csv:runs/emoji/drawings/captions-twemoji.csv?captions=half"
     config.data.batch_size = 128
     config.data.mean = (1.0,)  # white paper, which convolutions go on with
-    config.data.transform.color_jitter = 0.4
+    config.data.transform.area = (0.4, 1.0)
+    config.data.transform.color_jitter = 0.6
     config.optim.warmup = "5%"
-    config.duration = "1400 steps"
+    config.duration = "4500 steps"
     config.evals = {"val": RetrievalEval(split="val_concept", every="50%", transform=plain)}
     config.checkpoint = CheckpointConfig(every="10%", keep_best=0)  # the last one counts
     return config

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drawings of `benchmarks.emoji`: which there are, their splits, tables and nearest pixels."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -56,6 +57,12 @@ def test_concepts_are_what_all_four_drew_of_groups_that_count() -> None:
     assert (heart.code, set(heart.drawings)) == ("2764-fe0f", set(drawings.ARTISTS))
 
 
+def test_a_set_without_code_points_is_found_by_names_with_hyphens_or_without() -> None:
+    icons = dict.fromkeys(drawings.ARTISTS, pack("alarm-clock")) | {"fxemoji": pack("alarmclock")}
+    (clock,) = drawings.concepts([entry("23F0", "alarm clock")], [], icons, {})
+    assert set(clock.drawings) == set(icons)
+
+
 def test_who_does_it_makes_no_other_family() -> None:
     same = ["man detective", "Woman detective", "detective", "person: detective"]
     assert {drawings.family(name) for name in same} == {"detective"}
@@ -106,6 +113,20 @@ def paint(path: Path, colour: str, shape: str, shift: int = 0) -> None:
     image.save(path)
 
 
+def test_a_drawing_fills_its_square_whatever_margins_it_had() -> None:
+    paper = Image.new("RGB", (128, 128), "white")
+    ImageDraw.Draw(paper).rectangle((10, 20, 49, 39), fill="navy")  # twice as wide as high
+    stream = io.BytesIO()
+    paper.save(stream, "PNG")
+    pixels = np.asarray(Image.open(io.BytesIO(drawings.framed(stream.getvalue(), 32))))
+    assert pixels.shape == (32, 32, 3)
+    inside = (pixels[..., 0] < 64).nonzero()
+    assert [(x.min(), x.max()) for x in inside] == [(8, 23), (0, 31)]
+    blank = io.BytesIO()
+    Image.new("RGB", (128, 128), "white").save(blank, "PNG")
+    assert (np.asarray(Image.open(io.BytesIO(drawings.framed(blank.getvalue())))) == 255).all()
+
+
 def test_nearest_pixels_find_the_like(tmp_path: Path) -> None:
     paint(tmp_path / "noto/a.png", "red", "rectangle")
     paint(tmp_path / "noto/b.png", "navy", "ellipse", 16)
@@ -148,10 +169,12 @@ def test_commands_train_on_one_table_and_test_on_the_artist_left_out(tmp_path: P
         "retrieval",
         "retrieval",
     ]
-    tables = drawings.tables(tmp_path / "drawings", "openmoji", further=False)
+    tables = drawings.tables(tmp_path / "drawings", "openmoji")
     for words, _ in found:
         assert any(str(tables.captions) in x or str(tables.val_concept) in x for x in words)
     assert "--config.seed=1" in found[1][0]
+    three = [word for words, _ in emoji.commands("three", 0, tmp_path) for word in words]
+    assert sum("-three.csv" in word for word in three) == 4
     trials = [name for name, arm in emoji.ARMS.items() if arm.trial]
     for name in trials:  # these never see the artist held out
         words = [word for command, _ in emoji.commands(name, 0, tmp_path) for word in command]
