@@ -27,10 +27,11 @@ FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock 
 test: $(VENV)/installed-dev
 	$(PLAIN) -n 2 --dist worksteal $(FIRST)
 
-# And everything else: what compiles models, kills runs, executes the documents, compares with others. The
-# shapes of annotated arrays, which the tests before have checked of every family, are not checked again.
+# And everything else: what compiles models, kills runs, executes the documents, compares with others. Many of
+# these tests wait for a process to end, so three go side by side on two cores. The shapes of annotated arrays,
+# which the tests before have checked of every family, are not checked again.
 test-all: test
-	$(RUN) -m pytest -n 2 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
+	$(RUN) -m pytest -n 3 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
 
 # The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.
