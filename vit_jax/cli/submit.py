@@ -23,8 +23,8 @@ from vit_jax.cli.train import Train
 from vit_jax.errors import UserError
 
 # Exit statuses of a run (docs/reliability.md). It continues after all of these: it was told to
-# stop, or a process hung, lost another one, or was killed.
-_STOPPED, _LOST = 75, (71, 134, 137)
+# stop; a process hung, lost another one, was killed, or was stopped by srun before it listened.
+_STOPPED, _LOST = 75, (71, 134, 137, 143)
 # The same again would end the same way. A status of 2 may be that of a pod that came too late.
 _BAD = (65, 66, 70)
 _RESTARTS = 10  # after lost processes
@@ -252,7 +252,7 @@ def _sbatch(text: str) -> str:
         raise UserError("sbatch is not on PATH; submit where Slurm is, or print the job by --print")
     done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True)
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        said = "; ".join(line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines())
         raise UserError(f"sbatch refused the job: {said}")
     return done.stdout.strip().partition(";")[0]
 
