@@ -86,7 +86,7 @@ def test_the_script_asks_for_what_was_asked(
     assert text.startswith("#!/bin/bash\n#SBATCH ")
     assert "#SBATCH --requeue --open-mode=append\n" in text
     assert f"\ncd {tmp_path} || exit\n" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("srun")]
+    (line,) = re.findall(r"^srun .*$", text.replace("\\\n", ""), re.MULTILINE)
     srun, kill, cores, _, *rest = shlex.split(line)
     assert (srun, kill, cores) == ("srun", "--kill-on-bad-exit=1", "--cpus-per-task=12")
     assert rest == ["-m", "vit_jax", "train", *run]
