@@ -201,13 +201,17 @@ def script(given: Submit, run: Sequence[str], tasks: int | None = None) -> str:
     """
     rule = "letters, digits, dots, dashes and underscores, at most 64"
     name = _name(given, r"[A-Za-z0-9][\w.-]{0,63}", r"[^A-Za-z0-9_.-]+", rule)
-    gpus = given.gpus_per_node or 0
+    gpus, cores = given.gpus_per_node or 0, given.cpus_per_task
+    each = 1 if tasks is not None else max(gpus, 1)
+    # Of MIN-MAX sbatch takes no more nodes than its number of tasks needs: srun alone names it.
+    spread = "-" in given.nodes
     asked = {
         "job-name": name,
         "nodes": given.nodes,
-        "ntasks-per-node": 1 if tasks is not None else max(gpus, 1),
         "gpus-per-node": gpus,
-        "cpus-per-task": given.cpus_per_task,
+        "ntasks-per-node": "" if spread else each,
+        "cpus-per-task": "" if spread else cores,
+        "mincpus": each * (cores or 1) if spread else "",
         "array": ""
         if tasks is None
         else f"0-{tasks - 1}" + f"%{given.at_once}" * bool(given.at_once),
@@ -225,7 +229,7 @@ def script(given: Submit, run: Sequence[str], tasks: int | None = None) -> str:
         command += ' --index="$SLURM_ARRAY_TASK_ID"'
         job = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
     # Since Slurm 22.05 srun does not take --cpus-per-task from the job.
-    cores = f"--cpus-per-task={given.cpus_per_task} " if given.cpus_per_task else ""
+    shape = f"--ntasks-per-node={each} " * spread + (f"--cpus-per-task={cores} " if cores else "")
     lost = " | ".join(map(str, _LOST))
     return "\n".join(
         [
@@ -233,7 +237,7 @@ def script(given: Submit, run: Sequence[str], tasks: int | None = None) -> str:
             *lines,
             "#SBATCH --requeue --open-mode=append",
             f"cd {shlex.quote(os.getcwd())} || exit",
-            f"srun --kill-on-bad-exit=1 {cores}\\",
+            f"srun --kill-on-bad-exit=1 {shape}\\",
             f"    {command}",
             "status=$?",
             "case $status in",

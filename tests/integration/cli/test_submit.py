@@ -108,6 +108,6 @@ def test_the_page_shows_what_is_printed(slurm: Path, capsys: pytest.CaptureFixtu
     assert command[:2] == ["vit_jax", "submit"]
     printed = said(capsys, *command[2:])
     printed = re.sub(r"^cd .*? \|\|", "cd /home/me/vit_jax ||", printed, flags=re.MULTILINE)
-    printed = re.sub(r"\S+ -m vit_jax", ".venv/bin/python -m vit_jax", printed)
+    printed = re.sub(r"\S+ -m vit_jax", ".venv/bin/vit_jax", printed)
     (shown,) = [block for block in blocks if block.startswith("#!/bin/bash")]
     assert shown == printed

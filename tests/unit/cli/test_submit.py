@@ -68,13 +68,13 @@ def test_the_script_asks_for_what_was_asked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run = [RUN, "--workdir=/mnt/runs/l16", "--config.mesh.fsdp=8", "--config.seed", "3"]
-    words = ["--nodes=2-2", "--gpus-per-node", "8", "--cpus_per_task=12", "--partition=gpu,fat"]
+    words = ["--nodes=4", "--gpus-per-node", "8", "--cpus_per_task=12", "--partition=gpu,fat"]
     words += ["--account=me", "--time=2-12", "--grace=300", "--print"]
     text = said(capsys, *run, *words)
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text, re.MULTILINE))
     assert asked == {
         "job-name": "l16",
-        "nodes": "2-2",
+        "nodes": "4",
         "ntasks-per-node": "8",
         "gpus-per-node": "8",
         "cpus-per-task": "12",
@@ -90,6 +90,11 @@ def test_the_script_asks_for_what_was_asked(
     srun, kill, cores, _, *rest = shlex.split(line)
     assert (srun, kill, cores) == ("srun", "--kill-on-bad-exit=1", "--cpus-per-task=12")
     assert rest == ["-m", "vit_jax", "train", *run]
+    # As many nodes as are free: sbatch would take the fewest that a number of tasks needs.
+    text = said(capsys, *run, "--nodes=1-2", "--gpus-per-node=8", "--cpus-per-task=12", "--print")
+    assert "\n#SBATCH --nodes=1-2\n#SBATCH --gpus-per-node=8\n#SBATCH --mincpus=96\n" in text
+    assert " --ntasks-per-node=8 --cpus-per-task=12 \\\n" in text
+    assert "SBATCH --ntasks" not in text
     # Where nothing is asked for, nothing is said, and a node without GPUs has one task.
     text = said(capsys, RUN, "--workdir=/mnt/runs/l16", "--gpus-per-node=0", "--print")
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text, re.MULTILINE))
@@ -120,7 +125,7 @@ def test_a_sweep_is_an_array_of_its_points(
     text = said(capsys, f"--array={place}", "--at-once=2", "--gpus-per-node=4", "--print")
     assert "\n#SBATCH --array=0-2%2\n" in text
     assert "\n#SBATCH --job-name=a-sweep\n" in text
-    assert "\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n" in text
+    assert "\n#SBATCH --gpus-per-node=4\n#SBATCH --ntasks-per-node=1\n" in text
     command = f"-m vit_jax sweep run '{place}' --index=\"$SLURM_ARRAY_TASK_ID\"\n"
     assert command in text
     assert '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' in text
