@@ -36,6 +36,7 @@ VERBS = {
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
+    "submit": "a run or a sweep as a job of Slurm that continues by itself, or of Kubernetes",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
     "check-data": "every image of a dataset that is broken, blank, doubled or contradictory",
     "train-tokenizer": "a small tokenizer of one's own captions (needs the extra [text])",
