@@ -206,6 +206,8 @@ def join_cluster() -> None:
         by_hand = (address, count, index)
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
+    elif "SLURM_STEP_ID" in env:
+        os.environ.setdefault("JAX_COORDINATOR_PORT", str(_slurm_port(env)))
     try:
         jax.distributed.initialize(
             *by_hand,
@@ -219,6 +221,12 @@ def join_cluster() -> None:
             "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand, "
             "or JAX_NUM_PROCESSES=1 for a run of this process alone"
         ) from error
+
+
+def _slurm_port(env: Mapping[str, str]) -> int:
+    """Return jax's port of a job for its first step, another one for each step beside it."""
+    first, count, apart = 61_440, 4096, 509
+    return first + (int(env["SLURM_JOB_ID"]) + apart * int(env["SLURM_STEP_ID"])) % count
 
 
 def _in_cluster(env: Mapping[str, str]) -> bool:

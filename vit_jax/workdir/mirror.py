@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 import jax
@@ -23,7 +23,7 @@ from vit_jax.checkpoints.config import steps_in
 from vit_jax.devices import hosts
 from vit_jax.errors import IO_ERROR, UserError
 from vit_jax.process import escapes, waiting
-from vit_jax.process.preemption import Preemption
+from vit_jax.process.preemption import INTERRUPTED, Preemption
 from vit_jax.storage import files, foreign
 from vit_jax.storage.bucket import Folder
 from vit_jax.storage.remote import RemoteError
@@ -55,11 +55,12 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror"]:
     try:
         yield mirror
         limit = _GRACE if stop.stopped or stop.signal else _AT_END
+        stop.heed_alone()
     finally:
-        left = mirror.close(limit)
+        left = mirror.close(limit, lambda: stop.signal is not None)
         if left and limit == _AT_END:
             refusal = UserError(left)
-            refusal.status = IO_ERROR
+            refusal.status = INTERRUPTED if stop.signal else IO_ERROR
             raise refusal
         if left:
             _log.warning("%s", left)
@@ -183,11 +184,18 @@ class Mirror:
             copies.fetch(self._folder, whole[step], path)
             self._known[step] = _identity(path)
 
-    def close(self, limit: float) -> str:
-        """Send the rest for at most `limit` seconds; return "", or what is not in the bucket."""
+    def close(self, limit: float, told: Callable[[], bool] = lambda: False) -> str:
+        """Send the rest for at most `limit` seconds; return "", or what is not in the bucket.
+
+        Once `told()` is true, this machine is about to be taken away: 25 seconds more at most.
+        """
         self._closing.set()
+        end = time.monotonic() + limit
         with waiting.said(f"sending to {self._url}", after=30):
-            self._thread.join(limit)
+            while self._thread.is_alive() and (left := end - time.monotonic()) > 0:
+                self._thread.join(min(left, _LOOK))
+                if told():
+                    end, told = min(end, time.monotonic() + _GRACE), lambda: False
         away = self._away or "too slow"
         self._failed.set()  # no round after this, and no object
         self._lock.release(expire=self._thread.is_alive())
