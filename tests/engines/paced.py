@@ -3,8 +3,8 @@
 
 PACE=/tmp/pace python -m tests.engines.paced --config=... --workdir=...
 
-So a test holds a run while it is disturbed, and lets it end at once thereafter. A dead host's lock of
-a bucket expires sooner than by default, for the sake of the test's time.
+So a test holds a run while it is disturbed, and lets it end at once thereafter. A dead host's lock
+of a bucket expires sooner than by default, for the sake of the test's time.
 """
 
 import os

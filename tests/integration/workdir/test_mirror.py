@@ -210,15 +210,15 @@ def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_lat
     bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "_AT_END", 0.5)
-    one, stop, steps = _host(tmp_path, "one"), Preemption(), itertools.count(5)
+    one, steps = _host(tmp_path, "one"), itertools.count(5)
 
-    def run() -> None:
+    def run(stop: Preemption) -> None:
         with mirror.mirrored(f"gs://{name}", one, stop):
             _save(one, next(steps))
             bucket.set(readonly=name)
 
     with pytest.raises(UserError, match=rf"gs://{name} has .*{one} has all .*same command") as no:
-        run()
+        run(Preemption())
     assert no.value.status == IO_ERROR
     # A SIGTERM that comes while it waits: the machine is about to be taken away.
     bucket.set()
@@ -227,12 +227,12 @@ def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_lat
     told = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     with Preemption() as stop:
         told.start()
-        with pytest.raises(UserError, match="no checkpoint, .*same command") as no:
-            run()
+        with pytest.raises(UserError, match=r"has no checkpoint, .*same command") as no:
+            run(stop)
         told.join()
     assert no.value.status == INTERRUPTED
     bucket.set()
-    with mirror.mirrored(f"gs://{name}", one, stop):
+    with mirror.mirrored(f"gs://{name}", one, Preemption()):
         pass
     assert bucket.get(f"{name}/checkpoints/6.json")
 
