@@ -8,6 +8,7 @@ addresses, since jax looks for its coordinator at the name of the step's first n
 import contextlib
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -52,6 +53,7 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait={kill_wait}
 MinJobAge=3600
+FirstJobId={first}
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -93,6 +95,7 @@ class Slurm:
             "nodes": NODES,
             "cpus": CPUS,
             "kill_wait": KILL_WAIT,
+            "first": random.randrange(1, 4000),  # jax's ports follow from it
         }
         self.conf.write_text(_CONF.format(**settings))
         self.env = {**os.environ, "SLURM_CONF": str(self.conf), "PYTHONPATH": str(ROOT)}

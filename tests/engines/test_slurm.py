@@ -26,13 +26,13 @@ RUN = (
     "--config.model.mlp_dim=32",
     "--config.model.dropout_rate=0.1",
     "--config.data.batch_size=16",
-    "--config.duration=300steps",
+    "--config.duration=240steps",
     "--config.optim.warmup=5steps",
     "--config.checkpoint.every=20steps",
     "--config.checkpoint.keep_best=0",
     "--config.log.every=20steps",
     "--config.log.tensorboard=false",
-    "--config.evals.val.every=300steps",
+    "--config.evals.val.every=240steps",
     "--config.evals.test.report=false",
 )
 HANG = 15  # seconds
@@ -64,7 +64,7 @@ def test_a_run_of_two_nodes_goes_on_after_each_fault(
     slurm: Slurm, undisturbed: Path, tmp_path: Path
 ) -> None:
     workdir, pace = tmp_path / "run", tmp_path / "pace"
-    pace.write_text("0.4")  # half a minute of it is less than a third of the run
+    pace.write_text("0.5")  # half a minute of it is less than a third of the run
     run = [sys.executable, "-m", "tests.engines.paced", *RUN, f"--workdir={workdir}"]
     run.append(f"--config.faults.hang_seconds={HANG}")
     env = {"RUN": " ".join(run), "PACE": str(pace), "JAX_NUM_CPU_DEVICES": "1"}
@@ -74,28 +74,28 @@ def test_a_run_of_two_nodes_goes_on_after_each_fault(
     def saved() -> int:
         return max(steps_in(workdir / "checkpoints"), default=0)
 
-    def trains(since: int) -> int:
-        """Wait for another checkpoint; returns its step."""
-        until(lambda: saved() > since, 90, lambda: f"{slurm.about(job)}\n{slurm.output(job)}")
-        return saved()
+    def trains() -> None:
+        """Wait for another checkpoint."""
+        before = saved()
+        until(lambda: saved() > before, 90, lambda: f"{slurm.about(job)}\n{slurm.output(job)}")
 
     # The time limit: Slurm looks at it twice a minute, and signals up to half a minute early.
     slurm.release(job, 1, seconds=120)
     print(time.monotonic(), saved())
     slurm.ask("scontrol", "update", f"job={job}", "TimeLimit=60")
     pace.write_text("0.05")
-    step = trains(saved())
+    trains()
     # A task is killed: srun ends the other one, and with 137.
     os.kill(slurm.tasks(job)[1], signal.SIGKILL)
     slurm.release(job, 2)
     print(time.monotonic(), saved())
-    step = trains(step)
+    trains()
     # A job of higher priority needs the nodes.
     urgent = slurm.submit("#!/bin/bash", "-p", "urgent", "-N2", f"--ntasks-per-node={CPUS}")
     slurm.wait(urgent, "COMPLETED")
     slurm.release(job, 3)
     print(time.monotonic(), saved())
-    step = trains(step)
+    trains()
     # A task hangs: the other one says so, and both end.
     began = time.monotonic()
     os.kill(slurm.tasks(job)[1], signal.SIGSTOP)
