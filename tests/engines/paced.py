@@ -3,6 +3,8 @@
 
 PACE=/tmp/pace python -m tests.engines.paced --config=... --workdir=...
 
+With $CACHES each node has a disk of its own below it, and shares none with the others.
+
 So a test holds a run while it is disturbed, and lets it end at once thereafter. A dead host's lock
 of a bucket expires sooner than by default, for the sake of the test's time.
 """
@@ -25,6 +27,8 @@ def _slowly(self: Batches, index: int) -> Batch:
 
 
 if __name__ == "__main__":
+    if caches := os.environ.get("CACHES"):
+        os.environ["XDG_CACHE_HOME"] = f"{caches}/{os.environ['SLURMD_NODENAME']}"
     lock.BEAT, lock.LEASE = 0.5, 4.0
     Batches.__getitem__ = _slowly
     sys.exit(main(["main.py", *sys.argv[1:]]))

@@ -173,20 +173,28 @@ class Slurm:
         )
         return self.about(job)
 
-    def release(self, job: int, restarts: int, *, seconds: float = 60) -> None:
-        """Wait until a job is back in the queue, and let it start now, not in two minutes."""
+    def returned(self, job: int | str, restarts: int, seconds: float = 60) -> None:
+        """Wait until a job is back in the queue."""
 
         def state() -> tuple[str, ...]:
             about = self.about(job)
             return about["Restarts"], about["JobState"], about["Reason"]
 
-        def why() -> str:
-            return f"{self.about(job)}\n{self.output(job)}"
+        until(
+            lambda: state() == (str(restarts), "PENDING", "BeginTime"),
+            seconds,
+            lambda: f"{self.about(job)}\n{self.output(int(str(job).partition('_')[0]))}",
+        )
 
-        until(lambda: state() == (str(restarts), "PENDING", "BeginTime"), seconds, why)
+    def release(self, job: int | str) -> None:
+        """Let a job that is back in the queue start at once, not in two minutes."""
         time.sleep(2.5)  # a node starts no job again in the second in which it ended it
         self.ask("scontrol", "update", f"job={job}", "StartTime=now")
-        until(lambda: state()[1] == "RUNNING", 20, why)
+        self.wait(job, "RUNNING", seconds=20)
+
+    def signal(self, job: int, name: str) -> None:
+        """Send a signal to all tasks of a job's steps, and not to its script."""
+        self.ask("scancel", f"--signal={name}", str(job))
 
     def tasks(self, job: int) -> dict[int, int]:
         """Return the process of each task of a job's steps, by the task's number."""

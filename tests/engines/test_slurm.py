@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Slurm runs the scripts of the documents: one run of two nodes that meets every fault."""
+"""A real Slurm and a real S3 server run the scripts of the documents, and meet every fault."""
 
 import os
-import re
+import shlex
 import signal
 import sys
 import time
@@ -11,31 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import jobs, s3
 from tests.engines import slurm as engine
-from tests.engines.slurm import CPUS, KILL_WAIT, ROOT, Slurm, until
-from tests.faults.soak import metrics
-from tests.integration.train.test_resume import digest, finish
+from tests.engines.jobs import HANG, RUN, Job
+from tests.engines.slurm import KILL_WAIT, Slurm, until
+from tests.integration.train.test_resume import finish
+from tests.unit.sweeps import files
 from vit_jax.checkpoints.config import steps_in
 from vit_jax.process.startup import HEARTBEAT_TIMEOUT
-
-RUN = (
-    f"--config={ROOT}/configs/vit_mu_digits.py",
-    "--config.model.dim=16",
-    "--config.model.depth=1",
-    "--config.model.num_heads=2",
-    "--config.model.mlp_dim=32",
-    "--config.model.dropout_rate=0.1",
-    "--config.data.batch_size=16",
-    "--config.duration=240steps",
-    "--config.optim.warmup=5steps",
-    "--config.checkpoint.every=20steps",
-    "--config.checkpoint.keep_best=0",
-    "--config.log.every=20steps",
-    "--config.log.tensorboard=false",
-    "--config.evals.val.every=240steps",
-    "--config.evals.test.report=false",
-)
-HANG = 15  # seconds
+from vit_jax.sweeps import point, results
+from vit_jax.sweeps.results import State
 
 
 @pytest.fixture(scope="module")
@@ -51,60 +36,136 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-def script(page: str) -> str:
-    """Return the script of a page, whose command is $RUN and whose job asks for no GPU."""
-    text = (ROOT / "docs" / page).read_text()
-    (found,) = re.findall(r"<!-- sbatch -->\n\n```shell\n(.*?)```", text, re.DOTALL)
-    found = re.sub(r" --(gpus-per-node|cpus-per-task)=\d+", "", found)
-    return re.sub(r"\.venv/bin/[^\\\n]*(\\\n[^\\\n]*)*", "$RUN", found)
-
-
 @pytest.mark.slow
 def test_a_run_of_two_nodes_goes_on_after_each_fault(
     slurm: Slurm, undisturbed: Path, tmp_path: Path
 ) -> None:
-    workdir, pace = tmp_path / "run", tmp_path / "pace"
-    pace.write_text("0.5")  # half a minute of it is less than a third of the run
-    run = [sys.executable, "-m", "tests.engines.paced", *RUN, f"--workdir={workdir}"]
-    run.append(f"--config.faults.hang_seconds={HANG}")
-    env = {"RUN": " ".join(run), "PACE": str(pace), "JAX_NUM_CPU_DEVICES": "1"}
-    flags = ("--nodes=2", "--ntasks-per-node=1", "--time=1", "--signal=TERM@10")
-    job = slurm.submit(script("scale.md"), *flags, **env)
-
-    def saved() -> int:
-        return max(steps_in(workdir / "checkpoints"), default=0)
+    workdir = tmp_path / "run"
+    # At this pace a minute is less than half of the run.
+    job = Job(slurm, tmp_path, str(workdir), 1.0, "--time=1", "--signal=TERM@10")
 
     def trains() -> None:
         """Wait for another checkpoint."""
-        before = saved()
-        until(lambda: saved() > before, 90, lambda: f"{slurm.about(job)}\n{slurm.output(job)}")
+        before = max(steps_in(workdir / "checkpoints"))
+        until(lambda: max(steps_in(workdir / "checkpoints")) > before, 120, job.why)
 
     # The time limit: Slurm looks at it twice a minute, and signals up to half a minute early.
-    slurm.release(job, 1, seconds=120)
-    print(time.monotonic(), saved())
-    slurm.ask("scontrol", "update", f"job={job}", "TimeLimit=60")
-    pace.write_text("0.05")
+    job.returns()
+    slurm.ask("scontrol", "update", f"job={job.number}", "TimeLimit=60")
+    job.hold(0.05)
+    job.goes_on()
     trains()
     # A task is killed: srun ends the other one, and with 137.
-    os.kill(slurm.tasks(job)[1], signal.SIGKILL)
-    slurm.release(job, 2)
-    print(time.monotonic(), saved())
+    job.signal(1, signal.SIGKILL)
+    job.returns()
+    job.goes_on()
     trains()
     # A job of higher priority needs the nodes.
-    urgent = slurm.submit("#!/bin/bash", "-p", "urgent", "-N2", f"--ntasks-per-node={CPUS}")
-    slurm.wait(urgent, "COMPLETED")
-    slurm.release(job, 3)
-    print(time.monotonic(), saved())
+    job.preempt()
+    job.returns()
+    job.goes_on()
     trains()
     # A task hangs: the other one says so, and both end.
     began = time.monotonic()
-    os.kill(slurm.tasks(job)[1], signal.SIGSTOP)
-    slurm.release(job, 4)
-    print(time.monotonic(), saved())
+    job.signal(1, signal.SIGSTOP)
+    job.returns()
     assert time.monotonic() - began < HANG + HEARTBEAT_TIMEOUT + KILL_WAIT
-    pace.write_text("0")
-    slurm.wait(job, "COMPLETED")
+    job.goes_on()
+    job.ends()
+    output = slurm.output(job.number)
+    assert "stopped by a preemption notice: saved step" in output
+    assert f"nothing was finished in {HANG} s" in output
+    assert "Traceback" not in output
+    jobs.equal(workdir, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bad_bucket_killed_at_random(
+    slurm: Slurm, undisturbed: Path, tmp_path: Path
+) -> None:
+    with s3.running(tmp_path / "moto") as server:
+        kinds = ("SIGKILL", "scancel")
+        print(jobs.soak(slurm, server, tmp_path, undisturbed, seed=3, kinds=kinds, times=2))
+    assert all(server.counts[kind] for kind in ("requests", "refused", "lost", "cut"))
+
+
+# What differs on the second host.
+_ODD = """
+import os, sys, time
+from vit_jax.cli import doctor
+from vit_jax.cli.checks import cluster, machine
+if os.environ["SLURM_PROCID"] == "1":
+    now, timed, version = time.time, cluster._timed, machine.version_of
+    time.time = lambda: now() + 100
+    cluster._timed = lambda work: 3 * timed(work)
+    machine.version_of = lambda name: "0.0" if name == "flax" else version(name)
+sys.exit(doctor.main(["doctor"]))
+"""
+_BESIDE = """
+import time
+from vit_jax.devices import hosts
+from vit_jax.process import startup
+startup.join_cluster()
+import jax
+print("met", hosts.gather(jax.process_index()), flush=True)
+time.sleep(10)
+"""
+
+
+@pytest.mark.slow
+def test_two_steps_at_once_and_a_doctor_of_two_hosts(slurm: Slurm, tmp_path: Path) -> None:
+    lines = ["#!/bin/bash", "export JAX_NUM_CPU_DEVICES=1"]
+    for name, code in (("odd", _ODD), ("beside", _BESIDE)):
+        (tmp_path / f"{name}.py").write_text(code)
+        step = ["srun", "--overlap", sys.executable, f"{tmp_path}/{name}.py"]
+        lines.append(f"{shlex.join(step)} > {tmp_path}/{name}.txt & {name}=$!")
+    lines += ["wait $odd; echo odd $?", "wait $beside; echo beside $?"]
+    job = slurm.submit("\n".join(lines), "--nodes=2", "--ntasks-per-node=1")
+    slurm.wait(job, "COMPLETED", "FAILED")
+    assert "odd 1\nbeside 0\n" in slurm.output(job)
+    assert (tmp_path / "beside.txt").read_text().count("met [0, 1]") == 2
+    told = (tmp_path / "odd.txt").read_text()
+    second = "process 1 on 127.0.0.2"
+    for line in (
+        "packages     broken   flax 0.0",  # by itself, before they have met
+        f"hosts        broken   {second} has flax 0.0, not ",
+        f"clocks       warning  the clock of {second} is +100.",
+        "step         ok       a tiny ViT trains",
+        f"speed        warning  {second} does the same work in ",
+        "mesh {'data': 2, 'fsdp': 1, 'tensor': 1}: 16.8 MB summed over data (2) in ",
+        "6 ok, 2 warning, 1 broken",
+    ):
+        assert line in told, told
+
+
+@pytest.mark.slow
+def test_a_sweep_as_an_array(slurm: Slurm, tmp_path: Path) -> None:
+    body = (
+        "def sweep():\n"
+        f"    yield {{**SMALL, 'duration': '10 steps', 'data.name': 'folder:{tmp_path}/none'}}\n"
+        "    yield {**SMALL, 'duration': '2000 steps'}\n"
+        "    yield {**SMALL, 'duration': '10 steps'}\n"
+    )
+    place = tmp_path / "out"
+    sweep = files.write(tmp_path / "three.py", body)
+    verb = f"{sys.executable} -m vit_jax sweep"
+    slurm.ask(*shlex.split(f"{verb} plan {sweep} --out={place}"))
+    run = f"{verb} run {place} --index=$SLURM_ARRAY_TASK_ID"
+    text = jobs.script("scaling.md").replace("$RUN", run)
+    job = slurm.submit(text, "--array=0-3", "--time=60", JAX_NUM_CPU_DEVICES="1")
+    # The worker of the second point is killed: its task goes back into the queue, and goes on.
+    second, points = f"{job}_1", point.read_manifest(place)
+    saved = points[1].workdir(place) / "checkpoints"
+    until(lambda: bool(steps_in(saved)), 120, lambda: slurm.output(job))
+    number = int(slurm.about(second)["JobId"])
+    os.kill(slurm.tasks(number)[0], signal.SIGKILL)
+    slurm.returned(second, 1)
+    slurm.release(second)
+    states = ["FAILED", "COMPLETED", "COMPLETED", "FAILED"]  # the last has no point
+    for index, state in enumerate(states):
+        slurm.wait(f"{job}_{index}", state)
     output = slurm.output(job)
-    print(output, time.monotonic())
-    assert digest(workdir, RUN) == digest(undisturbed, RUN)
-    assert metrics(workdir) == metrics(undisturbed)
+    for told in ("1 failed", "1 finished", "continuing", "points 0 to 2"):
+        assert told in output, output
+    found = [outcome.state for outcome in results.read(place, points)]
+    assert found == [State.FAILED, State.FINISHED, State.FINISHED]
