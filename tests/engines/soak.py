@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disturb runs of two Slurm nodes in a bad bucket for some minutes; compare with an undisturbed one.
+"""Disturb runs of two Slurm nodes in a bad bucket for some minutes, and compare their ends.
 
     python -m tests.engines.soak --minutes=20 [--seed=N]
 

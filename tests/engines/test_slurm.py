@@ -16,6 +16,7 @@ from tests.engines import slurm as engine
 from tests.engines.jobs import HANG, RUN, Job
 from tests.engines.slurm import KILL_WAIT, Slurm, until
 from tests.integration.train.test_resume import finish
+from tests.integration.sweeps.test_worker import runs_of
 from tests.unit.sweeps import files
 from vit_jax.checkpoints.config import steps_in
 from vit_jax.process.startup import HEARTBEAT_TIMEOUT
@@ -158,14 +159,16 @@ def test_a_sweep_as_an_array(slurm: Slurm, tmp_path: Path) -> None:
     saved = points[1].workdir(place) / "checkpoints"
     until(lambda: bool(steps_in(saved)), 120, lambda: slurm.output(job))
     number = int(slurm.about(second)["JobId"])
-    os.kill(slurm.tasks(number)[0], signal.SIGKILL)
+    worker = slurm.tasks(number)[0]
+    for process in (*runs_of(worker), worker):  # as where a node is lost
+        os.kill(process, signal.SIGKILL)
     slurm.returned(second, 1)
     slurm.release(second)
     states = ["FAILED", "COMPLETED", "COMPLETED", "FAILED"]  # the last has no point
     for index, state in enumerate(states):
         slurm.wait(f"{job}_{index}", state)
     output = slurm.output(job)
-    for told in ("1 failed", "1 finished", "continuing", "points 0 to 2"):
+    for told in ("1 failed", "1 finished", "continuing", "has lines 0 to 2"):
         assert told in output, output
     found = [outcome.state for outcome in results.read(place, points)]
     assert found == [State.FAILED, State.FINISHED, State.FINISHED]
