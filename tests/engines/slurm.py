@@ -190,7 +190,7 @@ class Slurm:
         """Let a job that is back in the queue start at once, not in two minutes."""
         time.sleep(2.5)  # a node starts no job again in the second in which it ended it
         self.ask("scontrol", "update", f"job={job}", "StartTime=now")
-        self.wait(job, "RUNNING", seconds=20)
+        until(lambda: self.about(job)["JobState"] != "PENDING", 20, lambda: str(self.about(job)))
 
     def signal(self, job: int, name: str) -> None:
         """Send a signal to all tasks of a job's steps, and not to its script."""

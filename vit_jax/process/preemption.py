@@ -24,15 +24,14 @@ class Preemption:
     """
 
     def __init__(self) -> None:
-        # The one received, in a run of one process or after `heed_alone`; else `requested` tells.
+        # The one received, in a run of one process; None in others: `requested` tells there.
         self.signal: signal.Signals | None = None
         self.stopped = False  # what `requested` has answered
         self._previous: dict[signal.Signals, object] = {}
         self._asked = False
-        self._alone = jax.process_count() == 1
 
     def __enter__(self) -> "Preemption":
-        heeded = _SIGNALS if self._alone else (signal.SIGHUP, signal.SIGINT)
+        heeded = _SIGNALS if jax.process_count() == 1 else (signal.SIGHUP, signal.SIGINT)
         self._previous = signals.heed(dict.fromkeys(heeded, self._remember))
         return self
 
@@ -43,16 +42,10 @@ class Preemption:
         if self._asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._asked = True
-        if self._alone:
+        if jax.process_count() == 1:
             self.signal = signal.Signals(number)
         else:
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def heed_alone(self) -> None:
-        """Take SIGTERM from JAX, for good: after the last step there is none to agree on."""
-        if not self._alone:
-            self._alone = True
-            signals.heed({signal.SIGTERM: self._remember})
 
     def __str__(self) -> str:
         return f"stopped by {self.signal.name}" if self.signal else "stopped by a preemption notice"

@@ -9,6 +9,7 @@ host, which starts from the bucket, finds every log line up to the step where it
 import contextlib
 import logging
 import shutil
+import signal
 import threading
 import time
 import uuid
@@ -22,7 +23,7 @@ from vit_jax.checkpoints import copies
 from vit_jax.checkpoints.config import steps_in
 from vit_jax.devices import hosts
 from vit_jax.errors import IO_ERROR, UserError
-from vit_jax.process import escapes, waiting
+from vit_jax.process import escapes, signals, waiting
 from vit_jax.process.preemption import INTERRUPTED, Preemption
 from vit_jax.storage import files, foreign
 from vit_jax.storage.bucket import Folder
@@ -51,16 +52,17 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror"]:
     if jax.process_index() == 0:
         print(f"{url}: the run works in {path}, and is copied from there", flush=True)
     mirror = Mirror(url, path)
-    limit = _AFTER_ERROR
+    limit, told = _AFTER_ERROR, threading.Event()
     try:
         yield mirror
         limit = _GRACE if stop.stopped or stop.signal else _AT_END
-        stop.heed_alone()
+        if jax.process_count() > 1:  # past the last step they have none to agree on
+            signals.heed({signal.SIGTERM: lambda *_: told.set()})
     finally:
-        left = mirror.close(limit, lambda: stop.signal is not None)
+        left = mirror.close(limit, lambda: told.is_set() or stop.signal is not None)
         if left and limit == _AT_END:
             refusal = UserError(left)
-            refusal.status = INTERRUPTED if stop.signal else IO_ERROR
+            refusal.status = INTERRUPTED if told.is_set() or stop.signal else IO_ERROR
             raise refusal
         if left:
             _log.warning("%s", left)

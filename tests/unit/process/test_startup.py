@@ -4,7 +4,6 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax._src.clusters import SlurmCluster
 
 from vit_jax.errors import UserError
 from vit_jax.process import startup
@@ -110,28 +109,6 @@ def test_which_environments_are_clusters(
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: called.append(args))
     startup.join_cluster()
     assert called == ([()] if joins else [])
-
-
-def test_steps_of_one_job_have_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = []
-    for name, value in (("JOB_ID", "4711"), ("STEP_NUM_TASKS", "2"), ("STEP_NODELIST", "n[1-2]")):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-
-    def joined(*_: object, **__: object) -> None:
-        given = os.environ["JAX_COORDINATOR_PORT"]
-        ports.append(SlurmCluster.get_coordinator_address(None, given))
-
-    monkeypatch.setattr(jax.distributed, "initialize", joined)
-    for step in range(3):
-        monkeypatch.setenv("JAX_COORDINATOR_PORT", "")  # to have it as it was afterwards
-        monkeypatch.delenv("JAX_COORDINATOR_PORT")
-        monkeypatch.setenv("SLURM_STEP_ID", str(step))
-        startup.join_cluster()
-    assert ports[0] == SlurmCluster.get_coordinator_address(None, None)  # jax's own
-    assert len(set(ports)) == 3
-    monkeypatch.setenv("JAX_COORDINATOR_PORT", "1234")
-    startup.join_cluster()
-    assert ports[-1] == "n1:1234"
 
 
 def test_a_cluster_that_cannot_be_joined_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
