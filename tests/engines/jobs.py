@@ -14,8 +14,10 @@ from pathlib import Path
 from tests.engines.s3 import S3
 from tests.engines.slurm import CPUS, ROOT, Slurm, until
 from tests.faults.soak import metrics
-from tests.integration.train.test_resume import SMALL, digest
-from vit_jax.checkpoints.config import steps_in
+from tests.integration.train.test_resume import SMALL
+from vit_jax.checkpoints import reader
+from vit_jax.process.startup import SHUTDOWN_TIMEOUT
+from vit_jax.workdir.mirror import GRACE
 
 STEPS = 160
 RUN = (
@@ -89,15 +91,19 @@ class Job:
         self.slurm.wait(self.number, "COMPLETED", seconds=180)
 
 
-def equal(run: Path, reference: Path) -> None:
-    """Compare every bit of the last state, and every number of the metrics."""
-    assert max(steps_in(run / "checkpoints")) == STEPS
-    assert digest(run, RUN) == digest(reference, RUN)
-    found = [
+def equal(run: str, rows: Path, reference: Path) -> None:
+    """Compare the digests of all arrays of the last state, and every number of the metrics.
+
+    `rows` is a folder with the run's metrics, where `run` is in a bucket.
+    """
+    found, wanted = reader.find(run), reader.find(reference)
+    assert found.step == wanted.step == STEPS
+    assert found.manifest.leaves == wanted.manifest.leaves
+    of_training = [
         {name: value for name, value in row.items() if not name.startswith("run/")}
-        for row in metrics(run)
+        for row in metrics(rows)
     ]
-    assert [row for row in found if len(row) > 1] == metrics(reference)
+    assert [row for row in of_training if len(row) > 1] == metrics(reference)
 
 
 def soak(
@@ -122,10 +128,12 @@ def soak(
     env = {**s3.env, "CACHES": str(caches)}
     job = Job(slurm, scratch, f"s3://{name}", 0.3, **env)
     done: dict[str, int] = {}
-    for _ in range(times):
+    for number in range(times):
         kind = rng.choice(kinds)
-        slurm.wait(job.number, "RUNNING")
-        time.sleep(rng.uniform(2, 25))  # at any moment of a start, or between two steps
+        if number % 2 == 0:  # while it trains; else at any moment of its start, or later
+            marks = len(s3.names(f"{name}/checkpoints/"))
+            until(lambda: len(s3.names(f"{name}/checkpoints/")) != marks, 120, job.why)  # noqa: B023
+        time.sleep(rng.uniform(0, 15 if number % 2 else 3))
         if kind == "scancel":
             slurm.signal(job.number, "TERM")
         elif kind == "preempted":
@@ -138,9 +146,23 @@ def soak(
             shutil.rmtree(caches / f"127.0.0.{rng.choice((1, 2))}", ignore_errors=True)
             done["new disk"] = done.get("new disk", 0) + 1
         job.goes_on()
-    job.ends()
+    # The run ends while nobody answers, and is told to stop as it waits for that.
+    ends = slurm.output(job.number).count("goodput ")
+    s3.set(away=True)
+    job.hold(0)
+    until(lambda: slurm.output(job.number).count("goodput ") > ends, 180, job.why)
+    time.sleep(2)
+    slurm.signal(job.number, "TERM")
+    told = time.monotonic()
+    job.returns()
+    waited = time.monotonic() - told
+    assert waited < GRACE + SHUTDOWN_TIMEOUT, job.why()
     s3.set()
-    s3.copy(name, scratch / "copy")
-    equal(scratch / "copy", reference)
-    told = ", ".join(f"{kind} {count}" for kind, count in {**done, **s3.counts}.items())
-    return f"seed {seed}: {STEPS} steps in {time.monotonic() - began:.0f} s, equal bits; {told}"
+    job.goes_on()
+    job.ends()
+    (scratch / "metrics.jsonl").write_bytes(s3.get(f"{name}/metrics.jsonl") or b"")
+    equal(f"s3://{name}", scratch, reference)
+    parts = [f"{kind} {count}" for kind, count in {**done, **s3.counts}.items()]
+    parts.append(f"ended {waited:.0f} s after SIGTERM in the last wait")
+    took = f"{STEPS} steps in {time.monotonic() - began:.0f} s"
+    return f"seed {seed}: {took}, equal bits; {', '.join(parts)}"

@@ -98,13 +98,6 @@ class S3:
         status, _, data = self.ask("GET", f"/{quote(name)}")
         return data if status == 200 else None
 
-    def copy(self, name: str, folder: Path) -> None:
-        """Write all objects below a name into a folder."""
-        for each in self.names(f"{name}/"):
-            file = folder / each.removeprefix(f"{name}/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(self.get(each) or b"")
-
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict | None = None
     ) -> tuple[int, list[tuple[str, str]], bytes]:
@@ -125,16 +118,25 @@ class S3:
 
 @contextlib.contextmanager
 def running(log: Path, bucket: str = "bucket") -> Iterator[S3]:
-    """Start the server; skips a test where moto or s3fs, of locks/parity.txt, is missing."""
+    """Start the server, and point this process to it.
+
+    Skips a test where moto or s3fs, of locks/parity.txt, is missing.
+    """
     needs_s3fs()
     for module in ("moto", "flask_cors"):
         pytest.importorskip(module, reason="moto, of locks/parity.txt, is not installed")
     server = S3(log)
     try:
         server.start(bucket)
-        yield server
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (*server.env.items(), ("XDG_CACHE_HOME", f"{log}.cache")):
+                patch.setenv(name, value)
+            yield server
     finally:
         server.close()
+        if "s3fs" in sys.modules:  # its client keeps the address
+            sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
+            sys.modules["vit_jax.storage.remote"]._driver.cache_clear()
 
 
 class _Proxy(http.server.ThreadingHTTPServer):

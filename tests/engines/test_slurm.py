@@ -19,6 +19,7 @@ from tests.integration.sweeps.test_worker import runs_of
 from tests.integration.train.test_resume import finish
 from tests.unit.sweeps import files
 from vit_jax.checkpoints.config import steps_in
+from vit_jax.cli.sweep import main
 from vit_jax.process.startup import HEARTBEAT_TIMEOUT
 from vit_jax.sweeps import point, results
 from vit_jax.sweeps.results import State
@@ -77,7 +78,7 @@ def test_a_run_of_two_nodes_goes_on_after_each_fault(
     assert "stopped by a preemption notice: saved step" in output
     assert f"nothing was finished in {HANG} s" in output
     assert "Traceback" not in output
-    jobs.equal(workdir, undisturbed)
+    jobs.equal(str(workdir), workdir, undisturbed)
 
 
 @pytest.mark.slow
@@ -85,9 +86,9 @@ def test_a_run_in_a_bad_bucket_killed_at_random(
     slurm: Slurm, undisturbed: Path, tmp_path: Path
 ) -> None:
     with s3.running(tmp_path / "moto") as server:
-        kinds = ("SIGKILL", "scancel")
-        print(jobs.soak(slurm, server, tmp_path, undisturbed, seed=3, kinds=kinds, times=2))
-    assert all(server.counts[kind] for kind in ("requests", "refused", "lost", "cut"))
+        given = {"seed": 3, "kinds": ("SIGKILL",), "times": 1}
+        print(jobs.soak(slurm, server, tmp_path, undisturbed, **given))
+    assert all(server.counts.values()), server.counts
 
 
 # What differs on the second host.
@@ -148,9 +149,8 @@ def test_a_sweep_as_an_array(slurm: Slurm, tmp_path: Path) -> None:
     )
     place = tmp_path / "out"
     sweep = files.write(tmp_path / "two.py", body)
-    verb = f"{sys.executable} -m vit_jax sweep"
-    slurm.ask(*shlex.split(f"{verb} plan {sweep} --out={place}"))
-    run = f"{verb} run {place} --index=$SLURM_ARRAY_TASK_ID"
+    assert main(["vit_jax sweep", "plan", str(sweep), f"--out={place}"]) == 0
+    run = f"{sys.executable} -m vit_jax sweep run {place} --index=$SLURM_ARRAY_TASK_ID"
     text = jobs.script("scaling.md").replace("$RUN", run)
     job = slurm.submit(text, "--array=0-2", "--time=60", JAX_NUM_CPU_DEVICES="1")
     # The worker of the second point is killed: its task goes back into the queue, and goes on.
@@ -167,7 +167,8 @@ def test_a_sweep_as_an_array(slurm: Slurm, tmp_path: Path) -> None:
     for index, state in enumerate(states):
         slurm.wait(f"{job}_{index}", state)
     output = slurm.output(job)
-    for told in ("1 failed", "1 finished", "continuing", "has lines 0 to 1"):
+    for told in ("1 failed", "1 finished", "has lines 0 to 1"):
         assert told in output, output
+    assert "continuing" in (points[1].workdir(place) / "output.txt").read_text()
     found = [outcome.state for outcome in results.read(place, points)]
     assert found == [State.FAILED, State.FINISHED]

@@ -39,7 +39,7 @@ _LOOK = 1.0  # seconds between two searches for a new checkpoint
 _SMALL = 30.0  # seconds between copies of the files that grow
 _PAUSE = 5.0  # seconds to wait after the bucket did not answer
 # Seconds to send the rest: at the end, after an error, and before a machine is taken away.
-_AT_END, _AFTER_ERROR, _GRACE = 600.0, 10.0, 25.0
+_AT_END, _AFTER_ERROR, GRACE = 600.0, 10.0, 25.0
 
 
 @contextlib.contextmanager
@@ -52,17 +52,16 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror"]:
     if jax.process_index() == 0:
         print(f"{url}: the run works in {path}, and is copied from there", flush=True)
     mirror = Mirror(url, path)
-    limit, told = _AFTER_ERROR, threading.Event()
+    limit = _AFTER_ERROR
     try:
         yield mirror
-        limit = _GRACE if stop.stopped or stop.signal else _AT_END
-        if jax.process_count() > 1:  # past the last step they have none to agree on
-            signals.heed({signal.SIGTERM: lambda *_: told.set()})
+        limit = GRACE if stop.stopped or stop.signal else _AT_END
+        mirror.listen()
     finally:
-        left = mirror.close(limit, lambda: told.is_set() or stop.signal is not None)
+        left = mirror.close(limit, lambda: mirror.told.is_set() or stop.signal is not None)
         if left and limit == _AT_END:
             refusal = UserError(left)
-            refusal.status = INTERRUPTED if told.is_set() or stop.signal else IO_ERROR
+            refusal.status = INTERRUPTED if mirror.told.is_set() or stop.signal else IO_ERROR
             raise refusal
         if left:
             _log.warning("%s", left)
@@ -84,6 +83,7 @@ class Mirror:
         self._parts: dict[int, _Identity] = {}  # checkpoints whose part of this process is sent
         self._away = ""  # why the last round failed
         self._closing, self._failed = threading.Event(), threading.Event()
+        self.told = threading.Event()  # of a SIGTERM to one of several processes, since `listen`
         self._done = False  # everything is sent
         self._still = threading.Lock()  # held while a checkpoint takes another's place
         mark = path / _MARK
@@ -177,14 +177,22 @@ class Mirror:
         """Replace this process's part of a checkpoint by the whole checkpoint from the bucket."""
         if self._count == 1:
             return
+        self.listen()
+        end = time.monotonic() + _AT_END
         while step not in (whole := dict(hosts.led(lambda: list(self._whole.items())))):
-            if self._failed.is_set():
+            late = self._failed.is_set() or self.told.is_set() or time.monotonic() > end
+            if any(hosts.gather(late)):
                 raise RemoteError(f"{self._url} has no checkpoint of step {step}")
             time.sleep(_LOOK)
         path = self._path / CHECKPOINTS / str(step)
         with self._still:
             copies.fetch(self._folder, whole[step], path)
             self._known[step] = _identity(path)
+
+    def listen(self) -> None:
+        """Take SIGTERM from JAX: past the last step, several processes have none to agree on."""
+        if self._count > 1:
+            signals.heed({signal.SIGTERM: lambda *_: self.told.set()})
 
     def close(self, limit: float, told: Callable[[], bool] = lambda: False) -> str:
         """Send the rest for at most `limit` seconds; return "", or what is not in the bucket.
@@ -197,7 +205,7 @@ class Mirror:
             while self._thread.is_alive() and (left := end - time.monotonic()) > 0:
                 self._thread.join(min(left, _LOOK))
                 if told():
-                    end, told = min(end, time.monotonic() + _GRACE), lambda: False
+                    end, told = min(end, time.monotonic() + GRACE), lambda: False
         away = self._away or "too slow"
         self._failed.set()  # no round after this, and no object
         self._lock.release(expire=self._thread.is_alive())

@@ -223,7 +223,7 @@ def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_lat
     # A SIGTERM that comes while it waits: the machine is about to be taken away.
     bucket.set()
     monkeypatch.setattr(mirror, "_AT_END", 600.0)
-    monkeypatch.setattr(mirror, "_GRACE", 0.5)
+    monkeypatch.setattr(mirror, "GRACE", 0.5)
     told = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     with Preemption() as stop:
         told.start()
