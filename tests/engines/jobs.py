@@ -147,10 +147,11 @@ def soak(
             done["new disk"] = done.get("new disk", 0) + 1
         job.goes_on()
     # The run ends while nobody answers, and is told to stop as it waits for that.
-    ends = slurm.output(job.number).count("goodput ")
-    s3.set(away=True)
-    job.hold(0)
-    until(lambda: slurm.output(job.number).count("goodput ") > ends, 180, job.why)
+    for said in ("\nstep ", "\ngoodput "):  # of this start: it trains; it has reported
+        before = slurm.output(job.number).count(said)
+        until(lambda: slurm.output(job.number).count(said) > before, 180, job.why)  # noqa: B023
+        s3.set(away=True)
+        job.hold(0)
     time.sleep(2)
     slurm.signal(job.number, "TERM")
     told = time.monotonic()
