@@ -124,7 +124,7 @@ def soak(
     """
     rng, began = random.Random(seed), time.monotonic()
     name, caches = f"bucket/runs/{seed}", scratch / "caches"
-    s3.set(latency_ms=5, refused=0.03, lost=0.03, seed=seed)
+    s3.set(latency_ms=5, refused=0.03, lost=0.06, seed=seed)
     env = {**s3.env, "CACHES": str(caches)}
     job = Job(slurm, scratch, f"s3://{name}", 0.3, **env)
     done: dict[str, int] = {}

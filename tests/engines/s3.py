@@ -28,7 +28,7 @@ from tests.engines.slurm import until
 NO_FAULTS: dict[str, Any] = {
     "latency_ms": 0,  # before each answer, on average
     "refused": 0.0,  # share that nothing is done for: 503
-    "lost": 0.0,  # share that is done, and not answered or cut in the middle of its answer
+    "lost": 0.0,  # share that is done and not answered, or cut in the middle of its answer
     "away": False,  # nobody answers
     "seed": 0,  # of the draws
 }
@@ -170,12 +170,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(503, [("Content-Type", "application/xml")], _BUSY)
         kept = {k: v for k, v in self.headers.items() if k.lower() not in ("connection", "expect")}
         status, headers, data = s3.ask(self.command, self.path, body, kept)
-        if lost < faults["lost"] / 2:
-            counts["lost"] += 1
-            return self._cut()
-        if lost < faults["lost"] and len(data) > 1:
-            counts["cut"] += 1
-            self._answer(status, headers, data, half=True)
+        if lost < faults["lost"]:
+            counts["cut" if len(data) > 1 else "lost"] += 1
+            if len(data) > 1:
+                self._answer(status, headers, data, half=True)
             return self._cut()
         return self._answer(status, headers, data)
 
