@@ -124,7 +124,7 @@ def running(log: Path, bucket: str = "bucket") -> Iterator[S3]:
     """
     needs_s3fs()
     for module in ("moto", "flask_cors"):
-        pytest.importorskip(module, reason="moto, of locks/parity.txt, is not installed")
+        pytest.importorskip(module, reason="no moto (locks/parity.txt)", exc_type=ImportError)
     server = S3(log)
     try:
         server.start(bucket)
