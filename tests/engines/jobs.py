@@ -59,7 +59,9 @@ class Job:
 
     def hold(self, pace: float) -> None:
         """Set the pace."""
-        self._pace.write_text(str(pace))
+        whole = self._pace.with_suffix(".new")  # the run reads it at any moment
+        whole.write_text(str(pace))
+        whole.replace(self._pace)
 
     def why(self) -> str:
         """Return what Slurm says of the job, and what it has printed."""
