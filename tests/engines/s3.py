@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.conftest import needs_s3fs
 from tests.engines.slurm import until
 
 NO_FAULTS: dict[str, Any] = {
@@ -122,9 +121,10 @@ def running(log: Path, bucket: str = "bucket") -> Iterator[S3]:
 
     Skips a test where moto or s3fs, of locks/parity.txt, is missing.
     """
-    needs_s3fs()
-    for module in ("moto", "flask_cors"):
-        pytest.importorskip(module, reason="no moto (locks/parity.txt)", exc_type=ImportError)
+    for module in ("s3fs", "moto", "flask_cors"):
+        pytest.importorskip(
+            module, reason="no moto or s3fs (locks/parity.txt)", exc_type=ImportError
+        )
     server = S3(log)
     try:
         server.start(bucket)
