@@ -31,11 +31,12 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     jax.config.update("jax_num_cpu_devices", 2)  # of the reference
-    end, number = time.monotonic() + 60 * asked.minutes, 0
+    number = 0
     with tempfile.TemporaryDirectory(prefix="soak") as scratch:
         place = Path(scratch)
         finish(place / "reference", "--config.mesh.data=2", run=jobs.RUN)
         with slurm.running(place / "slurm") as cluster, s3.running(place / "moto.log") as server:
+            end = time.monotonic() + 60 * asked.minutes
             while time.monotonic() < end:
                 own = place / str(number)
                 own.mkdir()
