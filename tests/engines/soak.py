@@ -9,6 +9,7 @@ and cuts answers. Exit status 0: every bit of each run's end is that of the undi
 """
 
 import argparse
+import os
 import random
 import tempfile
 import time
@@ -34,6 +35,9 @@ def main() -> None:
     number = 0
     with tempfile.TemporaryDirectory(prefix="soak") as scratch:
         place = Path(scratch)
+        # Of all nodes: one that alone compiles anew would look like one that hangs.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(place / "programs"))
+        jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         finish(place / "reference", "--config.mesh.data=2", run=jobs.RUN)
         with slurm.running(place / "slurm") as cluster, s3.running(place / "moto.log") as server:
             end = time.monotonic() + 60 * asked.minutes
