@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
+.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -41,6 +41,14 @@ ifdef FILE
 else
 	$(QUICK) -n 2 --dist worksteal tests/unit
 endif
+
+# Faults drawn at random for MINUTES, each, bit for bit: runs on this machine's disk, in an emulated bucket, and of two
+# nodes of a real Slurm in a real S3 server's bucket (Debian: slurm-wlm munge).
+MINUTES ?= 20
+soak: $(VENV)/installed-parity
+	$(RUN) -m tests.faults.soak --minutes=$(MINUTES)
+	$(RUN) -m tests.faults.bucket_soak --kills=$(MINUTES)
+	$(RUN) -m tests.engines.soak --minutes=$(MINUTES)
 
 # The site, in build/site, and as it is while one writes: http://127.0.0.1:8000/. Links, anchors and names
 # that lead nowhere are errors.

@@ -16,7 +16,7 @@ import jax
 from jax._src import xla_bridge  # jax has no public seam
 
 from vit_jax.errors import UserError
-from vit_jax.process import waiting
+from vit_jax.process import slurm, waiting
 from vit_jax.storage.files import cache_home
 
 # 512-bit vectors make element-wise work 1.5 to 2 times faster on CPUs that have them; the schedule
@@ -42,7 +42,6 @@ _MAX_BYTES = 2 * 2**30
 # Seconds. Processes notice a dead one after the heartbeats' timeout, 100 by default. One that ends
 # by its own error waits for the others, 300 by default; 60 outlasts writing a run's last files.
 HEARTBEAT_TIMEOUT, SHUTDOWN_TIMEOUT = 30, 60
-
 
 _forked = False  # whether this process was forked from one in which JAX ran
 
@@ -206,6 +205,7 @@ def join_cluster() -> None:
         by_hand = (address, count, index)
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
+    slurm.set_port()
     try:
         jax.distributed.initialize(
             *by_hand,

@@ -17,7 +17,7 @@ from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.data.sources import look
-from vit_jax.devices import hardware, sharding
+from vit_jax.devices import hardware, hosts, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting
@@ -176,14 +176,15 @@ def check_unchanged(
 def finished(opened: Opened, latest: int | None, saved: Mapping[str, Any]) -> tuple[str, int]:
     """Return why there is nothing to do and the number of steps done; else ("", 0).
 
-    `latest` is the step of the newest checkpoint, `saved` its metadata.
+    `latest` is the step of the newest checkpoint, `saved` its metadata. All processes call it.
     """
     tally = early_stop.resume(opened.cfg.checkpoint, saved)
-    finished_at, total = workdir.finished_step(opened.path), opened.parts.plan.total_steps
+    # By process 0: without a shared disk the others have no such file.
+    finished_at = hosts.led(lambda: workdir.finished_step(opened.path))
+    total = opened.parts.plan.total_steps
     if finished_at == total:
         return f"{opened.path} has finished its {total:,} steps; nothing to do", total
-    ends = tally.ends(opened.cfg.checkpoint.patience)
-    if finished_at is not None and finished_at == latest and ends:
+    if finished_at == latest is not None and tally.ends(opened.cfg.checkpoint.patience):
         why = f"{opened.path} stopped early at step {finished_at:,}; nothing to do"
         return f"{why} (a larger checkpoint.patience goes on)", finished_at
     return "", 0
