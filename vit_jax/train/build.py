@@ -102,6 +102,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
         climb=climb,
+        shards=cfg.mesh.reproducible,
     )
     each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
     programs = [Program(one, make_step(one)) for one in each]

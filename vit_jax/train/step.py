@@ -2,6 +2,7 @@
 """The training step: one pure function of (state, frozen, batch), jitted over the mesh."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ from vit_jax.devices import hardware, sharding
 from vit_jax.models.layers import dense
 from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
-from vit_jax.optim import Climb
+from vit_jax.optim import Climb, transforms
+from vit_jax.train import reproducible
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree
@@ -46,27 +48,40 @@ def _mean_gradient(
     rng: jax.Array,
     count: int,
     reduce_dtype: ReduceDType,
+    shards: int,
 ) -> tuple[PyTree, Aux]:
-    """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
+    """Average gradient and metrics over `count` micro-batches, holding one gradient at a time.
 
-    def loss(params: PyTree, carried: tuple[PyTree, PyTree], batch: Batch, rng: jax.Array) -> Any:
-        model_state, own = carried
-        ctx = Context(
-            frozen=frozen, model_state=model_state, ema=state.ema, objective=own, step=state.step
-        )
+    With `shards` over these instead, whose bits no number of devices changes.
+    """
+
+    def loss(params: PyTree, read: Any, carried: Any, batch: Batch, rng: jax.Array) -> Any:
+        (frozen, ema, step), (model_state, own) = read, carried
+        ctx = Context(frozen=frozen, model_state=model_state, ema=ema, objective=own, step=step)
         with dense.summing_in(reduce_dtype):
             return loss_of(params, ctx, batch, rng)
 
     differentiate = jax.value_and_grad(loss, has_aux=True)
-    before = (state.model_state, state.objective)
+    read, before = (frozen, state.ema, state.step), (state.model_state, state.objective)
+    if shards:
+
+        def of_shard(whole: PyTree, batch: Batch, i: jax.Array) -> tuple[PyTree, Metrics]:
+            read, key = (whole["frozen"], None, whole["step"]), jax.random.fold_in(whole["rng"], i)
+            (_, aux), grads = differentiate(whole["params"], read, before, batch, key)
+            return grads, aux.metrics
+
+        whole = {"params": state.params, "frozen": frozen, "step": state.step, "rng": rng}
+        grads, metrics = reproducible.mean(of_shard, whole, batch, shards, state.step)
+        return grads, Aux(metrics, *before)
     if count == 1:
-        (_, aux), grads = differentiate(state.params, before, batch, rng)
+        (_, aux), grads = differentiate(state.params, read, before, batch, rng)
         return grads, aux
 
     def body(carry: Any, xs: Any) -> tuple[Any, Metrics]:
         total, carried = carry
         micro, i = xs
-        (_, aux), grads = differentiate(state.params, carried, micro, jax.random.fold_in(rng, i))
+        key = jax.random.fold_in(rng, i)
+        (_, aux), grads = differentiate(state.params, read, carried, micro, key)
         carried = (aux.model_state, aux.objective)
         return (jax.tree.map(jnp.add, total, grads), carried), aux.metrics
 
@@ -94,8 +109,12 @@ def make_train_step(
     spike_sigmas: float = 0.0,
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
     climb: Climb | None = None,
+    shards: int = 0,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
+
+    With `shards` (`mesh.reproducible`) its bits are those of every number of devices: what is
+    summed over examples is summed along one tree, and all else is a program of its own.
 
     A step is skipped, which changes only counters, if its loss, gradient, model state or
     objective's state is not finite (`nonfinite` is 1), and, where the state keeps recent losses, if
@@ -107,26 +126,38 @@ def make_train_step(
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
 
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
+        with sharding.whole_sums(shards > 0):
+            return whole_step(state, frozen, batch)
+
+    def whole_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
         batch = objective.prepare(batch, mix_rng)
+        apart = functools.partial(reproducible.apart, state.step) if shards else _together
 
         def at(params: PyTree) -> tuple[PyTree, Aux, jax.Array, jax.Array]:
             """Return the gradient, what the loss returned, the norm, and whether all is finite."""
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
-                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype, shards
             )
             # The norm stands for all gradients. Model state too: an overflowing variance divides
             # activations to 0 at a finite loss.
-            norm = optax.tree.norm(grads)
+            norm = apart(transforms.global_norm, grads)
             seen = (norm, aux.metrics["loss"], aux.model_state, aux.objective)
             return grads, aux, norm, _is_finite(seen)
 
-        grads, (metrics, model_state, own), grad_norm, finite = at(state.params)
+        grads, aux, norm, finite = at(state.params)
         if climb is not None:  # with the same dropout masks
-            uphill = jax.tree.map(jnp.add, state.params, climb(grads, state.step))
-            grads, _, grad_norm, also_finite = at(uphill)
+            uphill = jax.tree.map(jnp.add, state.params, apart(climb, grads, state.step))
+            grads, _, norm, also_finite = at(uphill)
             finite &= also_finite
+        return apart(updated, state, grads, aux, norm, finite)
+
+    def updated(
+        state: TrainState, grads: PyTree, aux: Aux, grad_norm: jax.Array, finite: jax.Array
+    ) -> tuple[TrainState, Metrics]:
+        """Return the state after the step, and its metrics."""
+        metrics, model_state, own = dict(aux.metrics), aux.model_state, aux.objective
         valid, losses = finite, None
         if state.losses is not None:
             spike, losses = spikes.judge(state.losses, metrics["loss"], spike_sigmas)
@@ -166,6 +197,10 @@ def make_train_step(
         return state, metrics
 
     return train_step
+
+
+def _together(compute: Callable[..., PyTree], *args: Any) -> PyTree:
+    return compute(*args)
 
 
 def jit_step(
