@@ -20,7 +20,7 @@ from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
 from vit_jax.inference.forward import layers_of, output_of
-from vit_jax.inference.trained import named, named_network, reference, with_tta
+from vit_jax.inference.trained import named, named_pair, reference, with_tta
 from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
@@ -418,6 +418,9 @@ def load(
     Raises UserError: no such weights, or weights that do not fit.
     """
     towers = _towers(model)
+    if tokenizer and not towers:
+        needs = "a file with two towers, whose pair is named, as model='siglip2_b16'"
+        raise UserError(f"tokenizer={tokenizer!r} is of {needs}; leave it out", field="tokenizer")
     cfg = towers.image if towers else None if model is None else _network(cast(Any, model))[0]
     found = inference.load(str(weights), model=cfg, overrides=fields, headless=True)
     return Model(dataclasses.replace(found, towers=towers, tokenizer=tokenizer))
@@ -426,7 +429,7 @@ def load(
 def _towers(name: Any) -> "TwoTowers | None":
     """Return a pair of towers by its name; None for a name of one network."""
     if isinstance(name, str):
-        return named_network(name)[1] if name.startswith(models.PAIRS) else None
+        return named_pair(name)
     if name is None or isinstance(name, ModelConfig):
         return None
     from vit_jax.models import two_towers  # late: most models have no texts

@@ -63,7 +63,7 @@ def test_told_to_one_both_stop_at_one_step(pair: list[subprocess.Popen], tmp_pat
 
 @pytest.mark.slow
 def test_of_the_first_that_dies_the_other_hears(pair: list[subprocess.Popen]) -> None:
-    """Of another that dies, tests/faults/test_lost_host.py."""
+    """A process other than the first dies in tests/faults/test_lost_host.py."""
     pair[0].kill()
     output = pair[1].communicate(timeout=startup.HEARTBEAT_TIMEOUT + 30)[0]
     # Without process 0, which all talk to, jax's coordination service may be the first to say so.

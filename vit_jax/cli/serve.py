@@ -37,6 +37,7 @@ class Serve(ModelOptions):
     """
 
     examples: tuple[str, ...] = flag((), "images on the page: files, folders, globs", "FILES")
+    tokenizer: str = model_options.tokenizer()
     port: int = flag(7860, "of the page; 0 takes a free one", least=0, most=65535)
     host: str = flag("127.0.0.1", "127.0.0.1: this machine may open it; 0.0.0.0: all", "ADDRESS")
     public_url: str = flag(
@@ -65,8 +66,10 @@ def _make_app(given: Serve, found: Trained, host: str, public: str) -> Any:
 
     files = images.expand(given.examples, sys.stdin)
     examples = [page.read_example(found, file) for file in files]
-    print(f"reading {found.ref} and compiling", flush=True)
     takes_words = not found.model.num_classes and image_text.has_texts(found)
+    if given.tokenizer and not takes_words:
+        raise UserError(f"--tokenizer is of both towers, and {found.ref} is shown without words")
+    print(f"reading {found.ref} and compiling", flush=True)
     if takes_words:
         found, pair = image_text.read(found)
         answer: Any = page.make_words_answer(found, pair)

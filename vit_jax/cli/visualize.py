@@ -56,6 +56,7 @@ class Similarity(InputOptions):
     usage = "vit_jax visualize --similarity=TEXT --from=WEIGHTS IMAGE ... [flags]"
     similarity: str = flag("", "what to look for", "TEXT", ask="which text? --similarity='a dog'")
     images: tuple[str, ...] = model_options.images()
+    tokenizer: str = model_options.tokenizer()
     out: Path = flag(_OUT, "where to", "DIR")
 
 

@@ -53,7 +53,7 @@ class Match(NamedTuple):
 
 
 def has_texts(trained: Trained) -> bool:
-    """Return whether there is a text tower beside a model, by its config."""
+    """Return whether there is a text tower beside a model, by its config or the pair named."""
     if trained.config is not None:
         return trained.config.objective.embeds_texts
     if trained.towers:

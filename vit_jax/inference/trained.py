@@ -152,17 +152,16 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
     return _of_file(f"{scheme}:{path}", model)
 
 
-def named_network(name: str) -> "tuple[ModelConfig, TwoTowers | None]":
-    """Return the network of a variant's name, or the images' of a pair with the pair.
+def named_pair(name: str) -> "TwoTowers | None":
+    """Return the pair of towers of a name; None for a name of one network.
 
-    Raises UserError: an unknown name, with the nearest valid ones.
+    Raises UserError: an unknown pair, with the nearest valid ones.
     """
     if not name.startswith(models.PAIRS):
-        return models.variant(name), None
+        return None
     from vit_jax.models import two_towers  # late: most models have no texts
 
-    towers = two_towers.variant(name)
-    return towers.image, towers
+    return two_towers.variant(name)
 
 
 def with_model(found: Trained, model: ModelConfig) -> Trained:

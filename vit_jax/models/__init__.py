@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
 
     VARIANTS: Mapping[str, ModelConfig]
 
-# How the names of pairs of towers begin: `models.two_towers`.
+# What the names of pairs begin with (`models.two_towers`); none of a network alone does.
 PAIRS = ("clip_", "openclip_", "siglip_", "siglip2_", "pe_core_")
 # The class of a family's configs, and the family's file in families/. To add one, see
 # docs/add_a_model.md. A file is imported when its family is asked for: a run needs one.

@@ -28,7 +28,6 @@ from vit_jax.settings.fields import annotations, conformed
 TEXT, IMAGE_HEAD, SCALE, BIAS = "text", "image_head", "logit_scale", "logit_bias"
 # What stands beside the image encoder's parameters.
 BESIDE = (TEXT, IMAGE_HEAD, SCALE, BIAS)
-# What the names of pairs begin with; none of a network alone does.
 # Where training starts: CLIP section 2.5, SigLIP algorithm 1.
 CLIP_SCALE, SIGLIP_SCALE, SIGLIP_BIAS = math.log(1 / 0.07), math.log(10), -10.0
 

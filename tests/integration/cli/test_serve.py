@@ -318,6 +318,7 @@ ERRORS = {
     "broken example": ([f"--examples={__file__}"], "test_serve.py: no image"),
     "port": (["--port=70000"], "--port=70000"),
     "size": (["--max_upload_mb=0"], "--max_upload_mb=0"),
+    "words": (["--tokenizer=clip"], "--tokenizer is of both towers, and "),
     "word": (["cat.jpg"], "unexpected argument 'cat.jpg'"),
     "merging": (["--model.token_merging=2"], "--model.token_merging=0"),
 }

@@ -70,6 +70,8 @@ def test_an_npz_for_big_vision(tmp_path, capsys):
     one, towers = vit_jax.load(f"hub:{published}"), pair("siglip")
     file, words = f"npz:{tmp_path / 'out.npz'}", f"hub:{published}"
     other = vit_jax.load(file, model=towers, tokenizer=words)
+    with pytest.raises(UserError, match=r"^tokenizer='clip' is of a file with two towers"):
+        vit_jax.load(words, tokenizer="clip")
     same(one, other)
 
 

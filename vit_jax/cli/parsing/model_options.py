@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vit_jax import models
 from vit_jax.cli.parsing import flags, options
 from vit_jax.cli.parsing.options import Options, flag
 from vit_jax.data import check_transform, check_units
@@ -20,7 +21,7 @@ from vit_jax.inference.trained import (
     describe,
     describe_input,
     named,
-    named_network,
+    named_pair,
     with_model,
 )
 from vit_jax.process import startup
@@ -107,7 +108,8 @@ def read(
     if not source:
         raise UserError(_WHICH)
     startup.configure()
-    network, towers = (None, None) if variant is None else named_network(variant)
+    towers = named_pair(variant or "")
+    network = towers.image if towers else None if variant is None else models.variant(variant)
     found = dataclasses.replace(describe(source, model=network), towers=towers)
     bases: dict[str, Any] = {} if trees is None else trees
     bases["model"] = found.model
