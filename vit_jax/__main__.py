@@ -17,7 +17,7 @@ from vit_jax import errors, version
 from vit_jax.errors import UserError
 from vit_jax.process import escapes
 
-# verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
+# verb: one line of help. Each is a module with a main(argv) -> exit status.
 VERBS = {
     "train": "train the run that a config describes, or continue it",
     "predict": "the likeliest classes of images, by a run or a published file",
@@ -43,6 +43,19 @@ VERBS = {
 }
 
 
+# folder of vit_jax.cli: the verbs whose modules are there; those of the others are in vit_jax.cli.
+_FOLDERS = {
+    "texts": ("search", "zero-shot", "retrieval", "train-tokenizer"),
+    "weights": ("export", "convert", "prune"),
+}
+
+
+def module(verb: str) -> str:
+    """Return the name of a verb's module."""
+    folder = "".join(f"{name}." for name, verbs in _FOLDERS.items() if verb in verbs)
+    return f"vit_jax.cli.{folder}{verb.replace('-', '_')}"
+
+
 def main(argv: Sequence[str]) -> int:
     """Dispatch to a verb; prints the list of them without one."""
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
@@ -53,14 +66,15 @@ def main(argv: Sequence[str]) -> int:
     if argv[1] in ("--version", "-V", "version"):
         print(f"vitjax {version.__version__}")
         return 0
-    name = argv[1].replace("-", "_")  # a verb of two words may be written either way
     try:
-        if name not in (verb.replace("-", "_") for verb in VERBS):
+        # A verb of two words may be written either way.
+        name = {verb.replace("-", "_"): verb for verb in VERBS}.get(argv[1].replace("-", "_"))
+        if name is None:
             raise errors.unknown("verb", argv[1], VERBS)
     except UserError as error:
         print(f"error: {escapes.terminal(error)}", file=sys.stderr)
         return error.status
-    verb = launch.load(f"vit_jax.cli.{name}")
+    verb = launch.load(module(name))
     try:
         if name != "train":  # before its first step it has nothing to clean up
             signals.interruptible()
