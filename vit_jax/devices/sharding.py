@@ -62,10 +62,10 @@ class MeshConfig:
             along one tree, so that a run has the same bits on 1, 2, 4, ... V devices; 0: off.
     """
 
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
-    reproducible: int = value(0, least=0)
+    data: int = value(-1, free=True)
+    fsdp: int = value(1, free=True)
+    tensor: int = value(1, free=True)
+    reproducible: int = value(0, least=0, note="0 turns it off")
 
 
 # Whether sums over a whole tree are those of every layout, to the bit.

@@ -16,7 +16,7 @@ import jax
 from jax._src import xla_bridge  # jax has no public seam
 
 from vit_jax.errors import UserError
-from vit_jax.process import waiting
+from vit_jax.process import threads, waiting
 from vit_jax.storage.files import cache_home
 
 # 512-bit vectors make element-wise work 1.5 to 2 times faster on CPUs that have them; the schedule
@@ -36,7 +36,6 @@ _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 _OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")  # NVIDIA's under WSL and on Jetson boards
 # Packages with the compilers of TPUs and GPUs, and with their drivers.
 _PLUGINS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
-_THREADS_PER_DEVICE = 4  # 1 deadlocks
 # Limit of compiled programs on disk; ViT-B's training step is some MB. jax itself keeps all.
 _MAX_BYTES = 2 * 2**30
 # Seconds. Processes notice a dead one after the heartbeats' timeout, 100 by default. One that ends
@@ -76,7 +75,7 @@ def configure() -> None:
     if not device_files():
         keep_heap()
         ignore_plugins(jax.config.values["jax_platforms"] or "")
-    lend_threads()
+    threads.lend()
     keep_programs()
     waiting.say_compilations()
 
@@ -98,19 +97,6 @@ def ignore_plugins(platforms: str) -> None:
         return
     if any(importlib.util.find_spec(name) is not None for name in _PLUGINS):
         stay_on_cpu()
-
-
-def lend_threads() -> None:
-    """Give virtual CPU devices enough threads; call before any computation.
-
-    A collective holds a thread of each device until all devices arrive. XLA's pool has one thread
-    per core or device: with as many devices as threads, programs in quick succession wait for each
-    other's threads, and after 40 s XLA ends the process.
-    """
-    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    count = max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 1)
-    if count > 1:
-        os.environ.setdefault("PJRT_NPROC", str(_THREADS_PER_DEVICE * count))
 
 
 def device_files() -> list[str]:

@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,13 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax.devices import hardware, sharding
+from vit_jax.devices import sharding
 from vit_jax.models.layers import dense
 from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.optim import Climb, transforms
 from vit_jax.train import reproducible
+from vit_jax.train.compiler import compiler_options
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree
@@ -131,8 +131,8 @@ def make_train_step(
 
     def whole_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
-        batch = objective.prepare(batch, mix_rng)
         apart = functools.partial(reproducible.apart, state.step) if shards else _together
+        batch = apart(objective.prepare, batch, mix_rng)
 
         def at(params: PyTree) -> tuple[PyTree, Aux, jax.Array, jax.Array]:
             """Return the gradient, what the loss returned, the norm, and whether all is finite."""
@@ -204,43 +204,15 @@ def _together(compute: Callable[..., PyTree], *args: Any) -> PyTree:
 
 
 def jit_step(
-    step: TrainStep, state_shardings: TrainState, frozen_shardings: PyTree, mesh: Mesh
+    step: TrainStep, state_shardings: TrainState, frozen_shardings: PyTree, mesh: Mesh, shards: int
 ) -> TrainStep:
-    """Jit the step for the mesh; the state's buffers are donated."""
+    """Jit the step, made with `shards`, for the mesh; the state's buffers are donated."""
+    has_batch_norm = bool(state_shardings.model_state)
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.jit(
         step,
         in_shardings=(state_shardings, frozen_shardings, sharding.batch_sharding(mesh)),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
-        compiler_options=compiler_options(mesh, has_batch_norm=bool(state_shardings.model_state)),
+        compiler_options=compiler_options(mesh, has_batch_norm, reproducible=shards > 0),
     )
-
-
-# On a CPU, XLA gives some work to a library, YNNPACK. Its weight gradient of a 3x3 convolution is
-# four times as slow as XLA's own, a sixth of a ResNet's step: convolutions are left out. Its sums
-# of products are written out before they are summed: BatchNorm's cost a quarter of a step.
-_YNNPACK = "xla_cpu_experimental_ynn_fusion_type"
-_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"}
-_BATCH_NORM_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-
-# Overlaps the collectives of a loop over layers with the computation of the neighbouring layers;
-# by default XLA for GPUs waits for each. JAX 0.12 has other names, and refuses the old ones.
-_OVERLAP: tuple[str, bool | str] = ("xla_gpu_enable_pipelined_", True)
-if jax.__version_info__ >= (0, 12):
-    _OVERLAP = ("xla_gpu_pipeline_", "COLLECTIVE_PIPELINING_MODE_ON")
-_OVERLAP_ON_GPUS = {
-    f"{_OVERLAP[0]}{collective}": _OVERLAP[1]
-    for collective in ("all_gather", "reduce_scatter", "all_reduce")
-}
-
-
-def compiler_options(mesh: Mesh, *, has_batch_norm: bool) -> dict[str, bool | str]:
-    """Return XLA's options for the mesh's devices, except those that XLA_FLAGS sets."""
-    options: dict[str, bool | str] = {}
-    if mesh.devices.flat[0].platform == "cpu":
-        options = dict(_BATCH_NORM_ON_CPU if has_batch_norm else _ON_CPU)
-    elif mesh.size > 1 and hardware.target().capability > (0, 0):  # NVIDIA's GPUs
-        options = dict(_OVERLAP_ON_GPUS)
-    given = {flag.split("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
-    return {name: value for name, value in options.items() if f"--{name}" not in given}

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads that XLA computes with on a CPU; it takes their number when it starts."""
+
+import os
+import re
+
+import jax
+from jax._src import xla_bridge  # jax has no public seam
+
+_NUMBER = "PJRT_NPROC"  # of the environment, which XLA reads
+_PER_DEVICE = 4  # 1 deadlocks
+# A product is cut over the threads, and how it is cut decides its last bits.
+FIXED = 64
+
+_lent = ""  # what this process wrote into the environment
+
+
+def lend(*, fixed: bool = False) -> str:
+    """Give virtual CPU devices enough threads, the environment's number first.
+
+    A collective holds a thread of each device until all devices arrive. XLA's pool has one thread
+    per core or device: with as many devices as threads, programs in quick succession wait for each
+    other's threads, and after 40 s XLA ends the process.
+
+    Args:
+        fixed: as many for any number of devices and cores, for `mesh.reproducible`.
+
+    Returns:
+        What is to be said of a number that is too small, or not the fixed one; "" for nothing.
+    """
+    global _lent
+    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    count = max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 1)
+    if not fixed and count == 1:
+        return ""
+    wanted, given = str(FIXED if fixed else _PER_DEVICE * count), os.environ.get(_NUMBER, "")
+    has_started = xla_bridge.backends_are_initialized()
+    if has_started and jax.default_backend() != "cpu":
+        return ""
+    if given not in ("", _lent) or (given and has_started):  # the user's, or it is too late
+        return _other_bits(given) if fixed and given != wanted else ""
+    if not has_started:
+        os.environ[_NUMBER] = _lent = wanted
+        return ""
+    if fixed:
+        return _other_bits("one for each core")
+    return (
+        f"warning: JAX was started before, with a thread for each core: a step on {count} devices "
+        f"may wait for ever; set {_NUMBER}={wanted} in the environment, or train first"
+    )
+
+
+def _other_bits(number: str) -> str:
+    return (
+        f"warning: XLA's threads are {number}, and bits are equal to those of runs with as many; "
+        f"mesh.reproducible itself takes {_NUMBER}={FIXED}"
+    )
