@@ -19,8 +19,8 @@ def check(cfg: Config, devices: int) -> None:
     if not shards:
         return
     asked = f"mesh.reproducible={shards}"
-    if shards & (shards - 1):
-        below = 1 << shards.bit_length() - 1
+    if shards == 1 or shards & (shards - 1):
+        below = max(1 << shards.bit_length() - 1, 2)
         raise UserError(f"{asked} must be a power of two, {below} or {2 * below}; 0 turns it off")
     if size % shards:
         near = max(round(size / shards), 1) * shards
@@ -29,7 +29,7 @@ def check(cfg: Config, devices: int) -> None:
             f"and {size & -size} can divide this one"
         )
     if shards % devices:
-        fewer = f"mesh.data so that data x fsdp is 1, 2, 4, ... {shards}"
+        fewer = f"mesh.data so that data x fsdp is 2, 4, ... {shards}"
         raise UserError(f"{asked} cannot be shared by {devices} devices; set {fewer}")
     mesh, optim = cfg.mesh, cfg.optim.name
     if mesh.tensor != 1:

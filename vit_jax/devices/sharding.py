@@ -59,7 +59,7 @@ class MeshConfig:
         fsdp: devices over which parameters and moments are cut, and the batch once more.
         tensor: devices over which heads and MLP units are divided.
         reproducible: V, a power of two: the batch is cut into V shards, whose gradients are added
-            along one tree, so that a run has the same bits on 1, 2, 4, ... V devices; 0: off.
+            along one tree, so that a run has the same bits on 2, 4, ... V devices; 0: off.
     """
 
     data: int = value(-1, free=True)
@@ -109,10 +109,18 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
 def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
-    Raises UserError: a mesh that does not fit, or that leaves a host without work.
+    Raises UserError: a mesh that does not fit, or that leaves a host without work; one device where
+    bits are to be those of several.
     """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
+    if cfg.reproducible and math.prod(shape) == 1:
+        # One device's program is not partitioned, and goes through other passes of the compiler.
+        raise UserError(
+            f"mesh.reproducible={cfg.reproducible}, but XLA compiles a program of one device in "
+            "another way, with bits of its own; take two, as JAX_NUM_CPU_DEVICES=2 makes of a CPU, "
+            "or set mesh.reproducible=0"
+        )
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
         raise UserError(
             f"mesh {shape} must use all {len(devices)} devices of all processes; set mesh.data=-1"

@@ -23,18 +23,20 @@ def lend(*, fixed: bool = False) -> str:
     other's threads, and after 40 s XLA ends the process.
 
     Args:
-        fixed: as many for any number of devices and cores, for `mesh.reproducible`.
+        fixed: as many for any number of devices and cores, for `mesh.reproducible`, which makes two
+            devices of a process's one, unless it is told how many or has others beside it.
 
     Returns:
         What is to be said of a number that is too small, or not the fixed one; "" for nothing.
     """
     global _lent
-    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    count = max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 1)
-    if not fixed and count == 1:
+    has_started = xla_bridge.backends_are_initialized()
+    count = _devices()
+    if fixed and not (count or has_started or jax.distributed.is_initialized()):
+        jax.config.update("jax_num_cpu_devices", count := 2)
+    if not fixed and count < 2:
         return ""
     wanted, given = str(FIXED if fixed else _PER_DEVICE * count), os.environ.get(_NUMBER, "")
-    has_started = xla_bridge.backends_are_initialized()
     if has_started and jax.default_backend() != "cpu":
         return ""
     if given not in ("", _lent) or (given and has_started):  # the user's, or it is too late
@@ -48,6 +50,12 @@ def lend(*, fixed: bool = False) -> str:
         f"warning: JAX was started before, with a thread for each core: a step on {count} devices "
         f"may wait for ever; set {_NUMBER}={wanted} in the environment, or train first"
     )
+
+
+def _devices() -> int:
+    """Return how many devices the CPU is told to be; 0 where nobody tells."""
+    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 0)
 
 
 def _other_bits(number: str) -> str:

@@ -26,9 +26,6 @@ _OVERLAP_ON_GPUS = {
 }
 
 
-# XLA compiles a program of one device by other passes before these than one of several, and they
-# rewrite the same arithmetic in another way: x / k / n becomes x / (k n) in one of them.
-_REPRODUCIBLE_ON_CPU = {"xla_disable_hlo_passes": "algsimp"}
 # No kernel whose sums run in any order, and none chosen by how long it took this time.
 _REPRODUCIBLE_ON_GPU = {"xla_gpu_deterministic_ops": True}
 
@@ -39,8 +36,7 @@ def compiler_options(
     """Return XLA's options for the mesh's devices, except those that XLA_FLAGS sets."""
     options: dict[str, bool | str] = {}
     if mesh.devices.flat[0].platform == "cpu":
-        options |= _BATCH_NORM_ON_CPU if has_batch_norm else _ON_CPU
-        options |= _REPRODUCIBLE_ON_CPU if reproducible else {}
+        options = dict(_BATCH_NORM_ON_CPU if has_batch_norm else _ON_CPU)
     elif hardware.target().capability > (0, 0):  # NVIDIA's GPUs
         options |= _OVERLAP_ON_GPUS if mesh.size > 1 else {}
         options |= _REPRODUCIBLE_ON_GPU if reproducible else {}

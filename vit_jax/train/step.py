@@ -2,7 +2,6 @@
 """The training step: one pure function of (state, frozen, batch), jitted over the mesh."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -125,14 +124,12 @@ def make_train_step(
 
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
 
-    def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
-        with sharding.whole_sums(shards > 0):
-            return whole_step(state, frozen, batch)
+    apart = reproducible.apart if shards else lambda _, compute, *args: compute(*args)
 
-    def whole_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
+    @sharding.whole_sums(shards > 0)
+    def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
-        apart = functools.partial(reproducible.apart, state.step) if shards else _together
-        batch = apart(objective.prepare, batch, mix_rng)
+        batch = apart(state.step, objective.prepare, batch, mix_rng)
 
         def at(params: PyTree) -> tuple[PyTree, Aux, jax.Array, jax.Array]:
             """Return the gradient, what the loss returned, the norm, and whether all is finite."""
@@ -142,16 +139,18 @@ def make_train_step(
             )
             # The norm stands for all gradients. Model state too: an overflowing variance divides
             # activations to 0 at a finite loss.
-            norm = apart(transforms.global_norm, grads)
+            norm = apart(state.step, transforms.global_norm, grads)
             seen = (norm, aux.metrics["loss"], aux.model_state, aux.objective)
             return grads, aux, norm, _is_finite(seen)
 
         grads, aux, norm, finite = at(state.params)
         if climb is not None:  # with the same dropout masks
-            uphill = jax.tree.map(jnp.add, state.params, apart(climb, grads, state.step))
+            uphill = jax.tree.map(
+                jnp.add, state.params, apart(state.step, climb, grads, state.step)
+            )
             grads, _, norm, also_finite = at(uphill)
             finite &= also_finite
-        return apart(updated, state, grads, aux, norm, finite)
+        return apart(state.step, updated, state, grads, aux, norm, finite)
 
     def updated(
         state: TrainState, grads: PyTree, aux: Aux, grad_norm: jax.Array, finite: jax.Array
@@ -199,12 +198,12 @@ def make_train_step(
     return train_step
 
 
-def _together(compute: Callable[..., PyTree], *args: Any) -> PyTree:
-    return compute(*args)
-
-
 def jit_step(
-    step: TrainStep, state_shardings: TrainState, frozen_shardings: PyTree, mesh: Mesh, shards: int
+    step: TrainStep,
+    state_shardings: TrainState,
+    frozen_shardings: PyTree,
+    mesh: Mesh,
+    shards: int = 0,
 ) -> TrainStep:
     """Jit the step, made with `shards`, for the mesh; the state's buffers are donated."""
     has_batch_norm = bool(state_shardings.model_state)
