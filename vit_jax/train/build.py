@@ -86,6 +86,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
+    config_lib.check_statistics(cfg, model_state)
     own = jax.eval_shape(objective.init_state, key)
     settings = optim.also_frozen(cfg.optim, cfg.objective.locked)
     tx, schedule = optim.make_optimizer(settings, params, plan.clock, models.growth(cfg.model))

@@ -121,9 +121,7 @@ def make_train_step(
     Metrics are float32 scalars, means over the global batch, at the parameters. With a `climb` the
     optimizer gets the gradient at the place that it goes to, and `grad_norm` is of that one.
     """
-
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
-
     apart = reproducible.apart if shards else lambda _, compute, *args: compute(*args)
 
     @sharding.whole_sums(shards > 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vit_jax import models
-from vit_jax.config import checks
+from vit_jax.config import checks, reproducible
 from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
 from vit_jax.devices.sharding import MeshConfig
@@ -36,10 +36,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"objective": DinoConfig()},
     ),
-    "=8 cuts the batch, but the BatchNorm of ResNetConfig takes statistics of it as a whole": (
-        {},
-        {"model": models.variant("resnet50", num_classes=10)},
-    ),
 }
 
 
@@ -65,3 +61,13 @@ def test_what_keeps_them_passes() -> None:
     lamb = {"optim": OptimConfig(name=Optimizer.LAMB)}
     for mesh, fields in (({}, lamb), ({"fsdp": 8}, {}), ({"data": 2, "fsdp": 4}, {})):
         checks.mesh_divides_the_batch(config(mesh, fields))
+
+
+def test_batch_norm_is_refused() -> None:
+    cfg = config({}, {"model": models.variant("resnet50", num_classes=10)})
+    state = {"batch_stats": {"mean": 0.0}}
+    told = "^mesh.reproducible=8 cuts the batch, but the BatchNorm of ResNetConfig takes statistics"
+    with pytest.raises(UserError, match=told):
+        reproducible.check_statistics(cfg, state)
+    reproducible.check_statistics(cfg, {})
+    reproducible.check_statistics(config({"reproducible": 0}, {}), state)
