@@ -333,11 +333,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.here in ("rounding", "cost"):
         import jax
 
-        from vit_jax.process import startup, threads
+        from vit_jax.process import startup, xla
 
         startup.stay_on_cpu()
         jax.config.update("jax_num_cpu_devices", 8)
-        threads.lend(fixed=True)
+        xla.lend_threads(fixed=True)
         startup.configure()
     measured = PARTS[args.here]()
     kept = json.loads(args.out.read_text()) if args.out.exists() else {}

@@ -16,15 +16,8 @@ import jax
 from jax._src import xla_bridge  # jax has no public seam
 
 from vit_jax.errors import UserError
-from vit_jax.process import threads, waiting
+from vit_jax.process import waiting, xla
 from vit_jax.storage.files import cache_home
-
-# 512-bit vectors make element-wise work 1.5 to 2 times faster on CPUs that have them; the schedule
-# that minimises memory makes a ViT-S step 1.15 times faster than the concurrent one.
-_CPU_FLAGS = (
-    "--xla_cpu_prefer_vector_width=512",
-    "--xla_cpu_enable_concurrency_optimized_scheduler=false",
-)
 
 # malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (no memory is returned),
 # M_ARENA_MAX (XLA's threads share the heap).
@@ -69,13 +62,11 @@ def check_not_forked() -> None:
 
 def configure() -> None:
     """Set defaults that the user's own environment overrides; call before any jax computation."""
-    given = os.environ.get("XLA_FLAGS", "")
-    missing = [flag for flag in _CPU_FLAGS if flag.split("=")[0] not in given]
-    os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
+    xla.set_flags()
     if not device_files():
         keep_heap()
         ignore_plugins(jax.config.values["jax_platforms"] or "")
-    threads.lend()
+    xla.lend_threads()
     keep_programs()
     waiting.say_compilations()
 

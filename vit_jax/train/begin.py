@@ -20,7 +20,7 @@ from vit_jax.data.sources import look
 from vit_jax.devices import fleet, hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
-from vit_jax.process import startup, threads, waiting
+from vit_jax.process import startup, waiting, xla
 from vit_jax.train import build as build_lib
 from vit_jax.train import data_identity, early_stop, metadata, texts
 from vit_jax.train.early_stop import Tally
@@ -96,7 +96,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     startup.check_not_forked()
     goodput = Goodput()
     config_lib.check(cfg)
-    print_once(threads.lend(fixed=cfg.mesh.reproducible > 0))  # before any device is asked for
+    print_once(xla.lend_threads(fixed=cfg.mesh.reproducible > 0))  # before any device is asked for
     cfg = dataclasses.replace(cfg, checkpoint=directed(cfg.checkpoint))
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
