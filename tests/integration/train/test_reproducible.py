@@ -19,10 +19,6 @@ from vit_jax.optim import OptimConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 
-STEPS = 6
-# (data, fsdp): a device has 4, 2 or 1 of the shards.
-MESHES = ((2, 1), (1, 4), (2, 4), (8, 1))
-
 
 def config() -> Config:
     """Dropout, mixing, clipping, an average, spikes: whatever sums over examples or parameters."""
@@ -44,7 +40,10 @@ def mesh_of(data: int, fsdp: int) -> jax.sharding.Mesh:
 
 
 def advance(cfg: Config, layouts: list[tuple[int, int]], steps: int) -> dict[str, Any]:
-    """Train `steps` on each layout in turn; return a digest of each array of the state."""
+    """Train `steps` on each (data, fsdp) in turn: a device has 4, 2 or 1 of the shards.
+
+    Returns a digest of each array of the state, and the metrics of each step.
+    """
     source = build_lib.open_train(cfg)
     cfg = config_lib.fitted(cfg, len(source), source.num_classes)
     parts = build_lib.build(cfg, len(source))
@@ -63,6 +62,7 @@ def advance(cfg: Config, layouts: list[tuple[int, int]], steps: int) -> dict[str
                 kept.append({name: float(x) for name, x in metrics.items()})
         batches.close()
         done += steps
+    assert state is not None
     leaves = {"params": state.params, "opt": state.opt_state, "ema": state.ema}
     digests = {
         name: hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()
@@ -71,16 +71,8 @@ def advance(cfg: Config, layouts: list[tuple[int, int]], steps: int) -> dict[str
     return {**digests, "metrics": kept}
 
 
-def test_a_run_has_the_same_bits_on_every_layout(subtests: pytest.Subtests) -> None:
-    expected = advance(config(), [MESHES[0]], STEPS)
-    for layout in MESHES[1:]:
-        with subtests.test(layout=layout):
-            assert advance(config(), [layout], STEPS) == expected
-    with subtests.test("from layout to layout"):
-        assert advance(config(), [(8, 1), (2, 1), (2, 4)], STEPS // 3) == expected
-
-
-def test_without_it_layouts_agree_to_rounding_alone() -> None:
-    cfg = config()
-    cfg.mesh.reproducible = 0
-    assert advance(cfg, [(2, 1)], STEPS) != advance(cfg, [(8, 1)], STEPS)
+def test_a_run_has_the_same_bits_on_every_layout() -> None:
+    whole = advance(config(), [(2, 1)], 6)
+    handed_on = advance(config(), [(8, 1), (2, 4), (1, 4)], 2)
+    assert [key for key in whole if handed_on[key] != whole[key]] == []
+    assert len({step["loss"] for step in whole["metrics"]}) == 6  # it learns
