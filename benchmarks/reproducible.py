@@ -252,7 +252,7 @@ def _config(shards: int, optim: Any = None) -> Any:
 def cost(rounds: int = 7, steps: int = 8) -> dict[str, Any]:
     """Return the CPU seconds of a step over those of an ordinary one on as many devices."""
     found = {}
-    for devices in (2, 4, 8):
+    for devices in (4, 8):
         takes = [_step(_config(shards), devices) for shards in (0, SHARDS)]
         spent: list[list[float]] = [[], []]
         for take in takes:

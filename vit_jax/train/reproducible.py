@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean gradient of a batch with equal bits on every number of devices.
+"""The mean gradient of a batch with equal bits on any number of devices, from two on.
 
 A global batch is cut into V fixed shards (`mesh.reproducible`). Each shard's gradient is computed
 by one program, whatever the layout, and the V gradients are added along one fixed binary tree:
@@ -31,26 +31,24 @@ def mean(of_shard: OfShard, read: PyTree, rows: PyTree, shards: int, step: jax.A
         of_shard: pure; it reads rows [B / shards, ...].
         read: what each shard reads whole; it lies on the mesh by its names.
         rows: arrays [B, ...], which lie on the mesh as a batch does.
-        shards: V, a power of two, and a multiple of the devices that the batch is cut over.
+        shards: V, a power of two, and a multiple of the devices, two or more, that the batch is cut
+            over.
         step: int32 scalar, at least 0.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    devices = 1 if mesh.empty else sharding.batch_shards(mesh)
-    own = functools.partial(_on_device, of_shard, shards // devices)
-    if mesh.empty:
-        total = own(read, rows, step, 0)
-    else:
-        cut = jax.tree.map(lambda where: where.spec, sharding.shardings(read, mesh))
+    devices = sharding.batch_shards(mesh)
+    cut = jax.tree.map(lambda where: where.spec, sharding.shardings(read, mesh))
 
-        def on_device(read: PyTree, rows: PyTree, step: jax.Array) -> PyTree:
-            index = jax.lax.axis_index(BATCH_AXES)
-            total = own(jax.tree.map(_whole, read, cut), rows, step, index)
-            return _exchanged(total, devices, index)
+    def on_device(read: PyTree, rows: PyTree, step: jax.Array) -> PyTree:
+        index = jax.lax.axis_index(BATCH_AXES)
+        whole = jax.tree.map(_whole, read, cut)
+        total = _on_device(of_shard, shards // devices, whole, rows, step, index)
+        return _exchanged(total, devices, index)
 
-        specs = (cut, PartitionSpec(BATCH_AXES), PartitionSpec())
-        total = jax.shard_map(
-            on_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
-        )(read, rows, step)
+    specs = (cut, PartitionSpec(BATCH_AXES), PartitionSpec())
+    total = jax.shard_map(
+        on_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+    )(read, rows, step)
     return jax.tree.map(lambda x: x * (1 / shards), total)  # exact: a power of two
 
 
@@ -77,7 +75,7 @@ def _whole(x: jax.Array, cut: PartitionSpec) -> jax.Array:
 
 
 def _on_device(
-    of_shard: OfShard, own: int, read: PyTree, rows: PyTree, step: jax.Array, index: Any
+    of_shard: OfShard, own: int, read: PyTree, rows: PyTree, step: jax.Array, index: jax.Array
 ) -> PyTree:
     """Return the sum over a device's shards, neighbour to neighbour, one gradient at a time."""
     size = jax.tree.leaves(rows)[0].shape[0] // own
@@ -123,8 +121,6 @@ def _exchanged(total: PyTree, devices: int, index: jax.Array) -> PyTree:
     Partners at distance 1, 2, 4, ... exchange halves of what they have, so that each ends with its
     share of the sum, and then these shares: as many bytes as an all-reduce over a ring.
     """
-    if devices == 1:
-        return total
     flat, restore = ravel_pytree(total)
     length = flat.shape[0]
     flat = jnp.pad(flat, (0, -length % devices))

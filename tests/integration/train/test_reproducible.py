@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 
 from configs.vit_mu_digits import get_config
 from vit_jax import config as config_lib
