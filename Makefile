@@ -15,7 +15,11 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
+<<<<<<< HEAD
 .PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised emoji oldest newest lock clean
+=======
+.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
+>>>>>>> main
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -27,10 +31,11 @@ FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock 
 test: $(VENV)/installed-dev
 	$(PLAIN) -n 2 --dist worksteal $(FIRST)
 
-# And everything else: what compiles models, kills runs, executes the documents, compares with others. The
-# shapes of annotated arrays, which the tests before have checked of every family, are not checked again.
+# And everything else: what compiles models, kills runs, executes the documents, compares with others. Many of
+# these tests wait for a process to end, so three go side by side on two cores. The shapes of annotated arrays,
+# which the tests before have checked of every family, are not checked again.
 test-all: test
-	$(RUN) -m pytest -n 2 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
+	$(RUN) -m pytest -n 3 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
 
 # The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.
@@ -40,6 +45,14 @@ ifdef FILE
 else
 	$(QUICK) -n 2 --dist worksteal tests/unit
 endif
+
+# Faults drawn at random for MINUTES, each, bit for bit: runs on this machine's disk, in an emulated bucket, and of two
+# nodes of a real Slurm in a real S3 server's bucket (Debian: slurm-wlm munge).
+MINUTES ?= 20
+soak: $(VENV)/installed-parity
+	$(RUN) -m tests.faults.soak --minutes=$(MINUTES)
+	$(RUN) -m tests.faults.bucket_soak --kills=$(MINUTES)
+	$(RUN) -m tests.engines.soak --minutes=$(MINUTES)
 
 # The site, in build/site, and as it is while one writes: http://127.0.0.1:8000/. Links, anchors and names
 # that lead nowhere are errors.

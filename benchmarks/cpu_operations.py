@@ -80,9 +80,9 @@ def make_ours(seconds: float) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     startup.configure()
     import jax
 
-    from vit_jax.train.step import compiler_options
+    from vit_jax.train.compiler import compiler_options
 
-    options = compiler_options(sharding.make_mesh(sharding.MeshConfig()), has_batch_norm=False)
+    options = compiler_options(sharding.make_mesh(sharding.MeshConfig()), False)
     works: dict[str, tuple[int, Work]] = {}
     for name, case in CASES.items():
         given = jax.device_put(arrays(case))

@@ -93,7 +93,7 @@ def prune(run: Path, shares: tuple[float, float], *, at_random: bool) -> tuple[A
 
 def train(seeds: Sequence[int], workdir: Path, epochs: int) -> dict[str, list[Path]]:
     """Train what is not there yet; returns the runs: whole, trained on, pruned and fine-tuned."""
-    from vit_jax.cli.prune import write
+    from vit_jax.cli.weights.prune import write
     from vit_jax.config import saved as config_json
     from vit_jax.train.loop import fit
     from vit_jax.weights.config import InitConfig

@@ -17,7 +17,7 @@ from vit_jax import errors, version
 from vit_jax.errors import UserError
 from vit_jax.process import escapes
 
-# verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
+# verb: one line of help. Each is a module with a main(argv) -> exit status.
 VERBS = {
     "train": "train the run that a config describes, or continue it",
     "predict": "the likeliest classes of images, by a run or a published file",
@@ -36,11 +36,25 @@ VERBS = {
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
+    "submit": "a run or a sweep as a job of Slurm that continues by itself, or of Kubernetes",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
     "check-data": "every image of a dataset that is broken, blank, doubled or contradictory",
     "train-tokenizer": "a small tokenizer of one's own captions (needs the extra [text])",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
+
+
+# folder of vit_jax.cli: the verbs whose modules are there; those of the others are in vit_jax.cli.
+_FOLDERS = {
+    "texts": ("search", "zero-shot", "retrieval", "train-tokenizer"),
+    "weights": ("export", "convert", "prune"),
+}
+
+
+def module(verb: str) -> str:
+    """Return the name of a verb's module."""
+    folder = "".join(f"{name}." for name, verbs in _FOLDERS.items() if verb in verbs)
+    return f"vit_jax.cli.{folder}{verb.replace('-', '_')}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,14 +67,15 @@ def main(argv: Sequence[str]) -> int:
     if argv[1] in ("--version", "-V", "version"):
         print(f"vitjax {version.__version__}")
         return 0
-    name = argv[1].replace("-", "_")  # a verb of two words may be written either way
     try:
-        if name not in (verb.replace("-", "_") for verb in VERBS):
+        # A verb of two words may be written either way.
+        name = {verb.replace("-", "_"): verb for verb in VERBS}.get(argv[1].replace("-", "_"))
+        if name is None:
             raise errors.unknown("verb", argv[1], VERBS)
     except UserError as error:
         print(f"error: {escapes.terminal(error)}", file=sys.stderr)
         return error.status
-    verb = launch.load(f"vit_jax.cli.{name}")
+    verb = launch.load(module(name))
     try:
         if name != "train":  # before its first step it has nothing to clean up
             signals.interruptible()

@@ -95,6 +95,10 @@ def test_a_run_of_three_goes_on_over_those_that_are_left(
     outputs = [p.communicate(timeout=240)[0] for p in fewer]
     assert [p.returncode for p in fewer] == [0] * 2, "\n".join(outputs)
     assert f"continuing {workdir} at step {saved} of {STEPS}" in outputs[0]
+    assert (
+        "now on 2 x cpu of 2 processes (fsdp=2), before on 3 x cpu of 3 processes (data=3): "
+        "12 examples a device, 8 before\n"
+    ) in outputs[0]
     rows, expected = (read_jsonl(d / "metrics.jsonl") for d in (workdir, undisturbed))
     assert [r["step"] for r in rows if "train/loss" in r] == list(range(1, STEPS + 1))
     for name in ("train/loss", "train/grad_norm", "val/loss", "test/loss"):

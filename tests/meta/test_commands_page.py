@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit_jax.__main__ import VERBS
+from vit_jax.__main__ import VERBS, module
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 INSIDE = {"sweep": ("plan", "run", "status", "report")}
@@ -23,7 +23,7 @@ def helps() -> Iterator[tuple[str, str]]:
     """Yield each command and its help."""
     for verb in VERBS:
         for words in ((verb, inside) for inside in INSIDE.get(verb, ("",))):
-            main = importlib.import_module(f"vit_jax.cli.{verb.replace('-', '_')}").main
+            main = importlib.import_module(module(verb)).main
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 assert main([*filter(None, words), "--help"]) == 0
             yield " ".join(filter(None, words)), out.getvalue().rstrip()

@@ -80,8 +80,8 @@ REVIEWED = {
         checkpoints/storage.py:_arrays: open
         checkpoints/storage.py:try_to_write: rmdir
         cli/checks/machine.py:requirements: read_text
-        cli/convert.py:_write_folder: write_folder
-        cli/convert.py:_write_pair: write_folder
+        cli/weights/convert.py:_write_folder: write_folder
+        cli/weights/convert.py:_write_pair: write_folder
         process/output.py:_Outliving._drop: open
         cli/sweeps/report.py:report: write_text
         data/augment/autoaugment.py:sub_policies: read_text

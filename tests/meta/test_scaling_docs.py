@@ -86,7 +86,7 @@ def test_the_pages_commands_run_in_their_order(
     script = re.search(r"<!-- sbatch -->\n\n```shell\n(.*?)```", PAGE, re.DOTALL)[1]
     (place / ".venv" / "bin").mkdir(parents=True)
     programs = {
-        "srun": '"$@"; exit ${STATUS:-$?}',
+        "srun": 'shift; "$@"; exit ${STATUS:-$?}',  # after --kill-on-bad-exit
         "scontrol": 'echo "$@" >> asked.txt',
         ".venv/bin/vit_jax": f'exec {sys.executable} -m vit_jax "$@"',
     }
@@ -102,7 +102,8 @@ def test_the_pages_commands_run_in_their_order(
     assert (done.returncode, done.stdout) == (0, "1 run: 1 finished\n")
     assert not (place / "asked.txt").exists()
     assert run(["bash", "-c", script], place, **env, STATUS="75").returncode == 75
-    assert (place / "asked.txt").read_text() == "requeue 4711_2\n"
+    assert run(["bash", "-c", script], place, **env, STATUS="137").returncode == 137
+    assert (place / "asked.txt").read_text() == "requeue 4711_2\n" * 2
     container = re.search(r"command: \[sh, -c, \"(.*?)\"\]", PAGE)[1]
     container = container.replace("/mnt/shared/scaling", "runs/scaling")
     container = container.replace("vit_jax", f"{sys.executable} -m vit_jax")

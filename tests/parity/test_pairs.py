@@ -18,7 +18,7 @@ import transformers as hf
 import vit_jax
 from tests.pairs_of_towers import folder
 from tests.parity.torch_models import torch
-from vit_jax.cli.convert import main
+from vit_jax.cli.weights.convert import main
 
 TOLERANCE = 1e-5
 

@@ -40,6 +40,7 @@ CASES = {
     "zero-shot": ("--words=red,blue --from={pair} {scans}/3.png", "%"),
     "retrieval": ("--from={pair} --dataset=csv:{table} --split=train --k=1", "images find a text"),
     "doctor": ("{config}", "digits"),
+    "submit": ("{config} --workdir={out}/run --gpus-per-node=0 --print", "#SBATCH --requeue"),
     "check-data": ("folder:{photos} --csv={out}/found.csv", "12 of 12 images can be decoded"),
     "prepare": ("folder:{photos} --to=arrayrecord --out={out}/records/photos", "records/photos"),
 }

@@ -6,6 +6,7 @@ What the checks look at is imported in them: it may be missing or broken, which 
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit_jax.cli.checks import machine
+from vit_jax.cli.checks import cluster, machine
 from vit_jax.cli.checks.machine import BROKEN, OK, WARNING, Finding, standing
 from vit_jax.cli.parsing import flags, options
 from vit_jax.cli.parsing.options import ConfigOptions, flag
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _BATCH = 32
 _EPOCH = 100  # batches, where only shapes matter
+_BEFORE = ("packages", "imports")  # checks before the processes of a job have met
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -35,7 +37,8 @@ class Doctor(ConfigOptions):
     """Checks the install, the devices, a training step and the disk.
 
     With --config also whether that run fits them and its data can be read. Prints a line for each:
-    ok, warning or broken, and what to do. Leaves nothing behind but compiled programs.
+    ok, warning or broken, and what to do. Leaves nothing behind but compiled programs. Started as
+    a run of several processes (srun, mpirun), it joins them and compares hosts, clocks and speed.
 
       vit_jax doctor
       vit_jax doctor --config=configs/vit_mu_digits.py --workdir=runs/digits
@@ -57,24 +60,45 @@ def _read(cls: type[Doctor], argv: Sequence[str]) -> tuple[Doctor, Any]:
 def doctor(given: Doctor, cfg: Any) -> int:
     """Print a line for each check; returns 1 where something is broken, else 0."""
     states, hint = [], "" if cfg else "; --config=FILE also checks a run's data, and if it fits"
-    for name, check in _checks(cfg, given.workdir):
-        print(f"{name:12} ", end="", flush=True)  # before: a check may hang, or end the process
+    for name, check in _checks(cfg, given.workdir, debug=given.debug):
+        speaks = cluster.index() == 0
+        if speaks:  # before: a check may hang, or end the process
+            print(f"{name:12} ", end="", flush=True)
         state, text, fix = attempt(check, debug=given.debug)
-        print(f"{state:8} {text}{f'; {fix}' if fix else ''}", flush=True)
+        if speaks or (name in _BEFORE and state != OK):
+            start = "" if speaks else f"{name:12} "
+            print(f"{start}{state:8} {text}{f'; {fix}' if fix else ''}", flush=True)
         states.append(state)
         if (name, state) == ("imports", BROKEN):
             hint = "; the other checks need what is missing"
             break
-    print(", ".join(f"{states.count(s)} {s}" for s in (OK, WARNING, BROKEN)) + hint)
+    if cluster.index() == 0:
+        print(", ".join(f"{states.count(s)} {s}" for s in (OK, WARNING, BROKEN)) + hint)
     return 1 if BROKEN in states else 0
 
 
-def _checks(cfg: Any, workdir: Path) -> Iterator[tuple[str, Callable[[], Finding]]]:
+def _checks(cfg: Any, workdir: Path, *, debug: bool) -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield "packages", machine.packages
     yield "imports", machine.imports
     from vit_jax.process import startup
 
     startup.configure()
+    startup.join_cluster()
+    if cluster.count() > 1:
+        yield "hosts", cluster.hosts
+        yield "clocks", cluster.clocks
+    yield from (
+        (name, functools.partial(cluster.together, functools.partial(attempt, check, debug=debug)))
+        if cluster.count() > 1
+        else (name, check)
+        for name, check in _of_each(cfg, workdir)
+    )
+    if cluster.count() > 1:
+        yield "speed", cluster.speed
+        yield "all-reduce", lambda: cluster.all_reduce(cfg and cfg.mesh)
+
+
+def _of_each(cfg: Any, workdir: Path) -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield "devices", machine.devices
     yield "step", machine.step
     yield "disk", lambda: machine.disk(workdir)

@@ -3,6 +3,7 @@
 
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.config.checks import check, check_batch, check_classes, check_kernel, check_types
+from vit_jax.config.reproducible import check_statistics
 from vit_jax.config.tree import (
     Config,
     FaultsConfig,

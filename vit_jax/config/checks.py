@@ -9,6 +9,7 @@ from typing import Any
 
 from vit_jax import data, errors, models, optim
 from vit_jax.checkpoints.config import check_ranking
+from vit_jax.config import reproducible
 from vit_jax.config.tree import Config, check_micro_batches, guessed, metric_periods, plan
 from vit_jax.data.checks import check_pad
 from vit_jax.devices import sharding
@@ -206,6 +207,7 @@ RULES: tuple[Callable[[Config], None], ...] = (
 
 def check_batch(cfg: Config, shards: int) -> None:
     """Raise UserError for a batch, or heads, that the mesh cannot split; `shards` of the batch."""
+    reproducible.check(cfg, shards)
     size, steps = cfg.data.batch_size, cfg.accum_steps
     micro = size // steps
     if micro % shards:

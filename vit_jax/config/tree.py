@@ -115,7 +115,7 @@ class Config:
     objective: ObjectiveConfig = group(SupervisedConfig)
     duration: str = value("90 epochs", unit="duration")
     evals: dict[str, EvalConfig] = group(dict, free=True)
-    mesh: MeshConfig = group(MeshConfig, free=True)
+    mesh: MeshConfig = group(MeshConfig)
     accum_steps: int = value(1, least=1)
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32
     ema_decay: float = value(0.0, least=0, below=1, note="0 turns it off")

@@ -6,11 +6,13 @@ One code path: a laptop is the (1, 1, 1) mesh. `data` copies parameters and spli
 """
 
 import collections
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from vit_jax import trees
 from vit_jax.errors import UserError
+from vit_jax.settings.fields import value
 from vit_jax.trees import PyTree
 
 AXES = ("data", "fsdp", "tensor")
@@ -55,11 +58,33 @@ class MeshConfig:
         data: groups of devices that each have a part of the batch.
         fsdp: devices over which parameters and moments are cut, and the batch once more.
         tensor: devices over which heads and MLP units are divided.
+        reproducible: V, a power of two: the batch is cut into V shards, whose gradients are added
+            along one tree, so that a run has the same bits on 2, 4, ... V devices; 0: off.
     """
 
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
+    data: int = value(-1, free=True)
+    fsdp: int = value(1, free=True)
+    tensor: int = value(1, free=True)
+    reproducible: int = value(0, least=0, note="0 turns it off")
+
+
+# Whether sums over a whole tree are those of every layout, to the bit.
+_WHOLE_SUMS = contextvars.ContextVar("whole sums", default=False)
+
+
+@contextlib.contextmanager
+def whole_sums(on: bool) -> Iterator[None]:
+    """Let what is traced within sum over whole arrays on every device, however they are cut."""
+    token = _WHOLE_SUMS.set(on)
+    try:
+        yield
+    finally:
+        _WHOLE_SUMS.reset(token)
+
+
+def sums_whole_arrays() -> bool:
+    """Return whether the traced program is within `whole_sums`, on a mesh."""
+    return _WHOLE_SUMS.get() and not auto_mesh().empty
 
 
 def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
@@ -84,10 +109,18 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
 def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
-    Raises UserError: a mesh that does not fit, or that leaves a host without work.
+    Raises UserError: a mesh that does not fit, or that leaves a host without work; one device where
+    bits are to be those of several.
     """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
+    if cfg.reproducible and math.prod(shape) == 1:
+        # One device's program is not partitioned, and goes through other passes of the compiler.
+        raise UserError(
+            f"mesh.reproducible={cfg.reproducible}, but XLA compiles a program of one device in "
+            "another way, with bits of its own; take two, as JAX_NUM_CPU_DEVICES=2 makes of a CPU, "
+            "or set mesh.reproducible=0"
+        )
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
         raise UserError(
             f"mesh {shape} must use all {len(devices)} devices of all processes; set mesh.data=-1"
@@ -213,12 +246,21 @@ def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     )
 
 
+def auto_mesh() -> AbstractMesh:
+    """Return the mesh over which XLA divides the traced program; an empty one where none is.
+
+    None is inside of `jax.shard_map`, whose program is that of one device.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    return AbstractMesh((), ()) if AxisType.Manual in mesh.axis_types else mesh
+
+
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     """Pin an activation's leading dimensions to mesh axes; a no-op outside `jax.set_mesh`.
 
     An axis that does not divide its dimension is dropped (a prediction's batch of one).
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = auto_mesh()
     if mesh.empty:
         return x
     return jax.lax.with_sharding_constraint(x, fitted_spec(x.shape, axes, mesh))
@@ -236,7 +278,7 @@ def fitted_spec(
 
 def splits_parameters() -> bool:
     """Return whether the mesh of the traced program splits parameters over fsdp."""
-    return jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
+    return auto_mesh().shape.get("fsdp", 1) > 1
 
 
 def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
@@ -246,7 +288,7 @@ def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
     are summed to shards (reduce-scatters), not to copies on every device. A no-op outside
     `jax.set_mesh` and on one device. `name` is "module/parameter", such as "qkv/kernel".
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = auto_mesh()
     if mesh.empty or mesh.size == 1:
         return p
     where = spec(name, p.shape, dict(mesh.shape))

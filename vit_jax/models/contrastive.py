@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from vit_jax.devices.sharding import BATCH_AXES, batch_shards
+from vit_jax.devices.sharding import BATCH_AXES, auto_mesh, batch_shards
 from vit_jax.trees import PyTree
 
 _PAIRS = 2**22  # logits of a block at most: 16 MiB in float32
@@ -273,7 +273,7 @@ def _meet(
 
     Rows and columns are pytrees of arrays [B, ...] that lie on the mesh as a batch does.
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = auto_mesh()
     shards = 1 if mesh.empty else batch_shards(mesh)
     if jax.tree.leaves(rows)[0].shape[0] % shards:
         shards = 1

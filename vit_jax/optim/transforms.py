@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Float
 
 from vit_jax import trees
+from vit_jax.devices import sharding
 from vit_jax.optim.rules import Values
 
 Leaf = Float[Array, "..."]
@@ -82,9 +84,20 @@ def clip_norm(norm: float) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: scale_to_norm(updates, norm, least=norm))
 
 
+def global_norm(tree: trees.PyTree) -> jax.Array:
+    """Return the norm of a tree as one vector.
+
+    Within `sharding.whole_sums` every device sums over whole arrays, however they are cut.
+    """
+    if not sharding.sums_whole_arrays():
+        return optax.tree.norm(tree)
+    whole = PartitionSpec()
+    return jax.shard_map(optax.tree.norm, in_specs=whole, out_specs=whole, check_vma=False)(tree)
+
+
 def scale_to_norm(tree: trees.PyTree, norm: float, least: float = 1e-12) -> trees.PyTree:
     """Scale a tree to a global norm, as one vector; one shorter than `least` as if it were that."""
-    by = norm / jnp.maximum(optax.tree.norm(tree), least)
+    by = norm / jnp.maximum(global_norm(tree), least)
     return jax.tree.map(lambda leaf: leaf * by, tree)
 
 

@@ -16,15 +16,8 @@ import jax
 from jax._src import xla_bridge  # jax has no public seam
 
 from vit_jax.errors import UserError
-from vit_jax.process import waiting
+from vit_jax.process import slurm, waiting, xla
 from vit_jax.storage.files import cache_home
-
-# 512-bit vectors make element-wise work 1.5 to 2 times faster on CPUs that have them; the schedule
-# that minimises memory makes a ViT-S step 1.15 times faster than the concurrent one.
-_CPU_FLAGS = (
-    "--xla_cpu_prefer_vector_width=512",
-    "--xla_cpu_enable_concurrency_optimized_scheduler=false",
-)
 
 # malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (no memory is returned),
 # M_ARENA_MAX (XLA's threads share the heap).
@@ -36,13 +29,11 @@ _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 _OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")  # NVIDIA's under WSL and on Jetson boards
 # Packages with the compilers of TPUs and GPUs, and with their drivers.
 _PLUGINS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
-_THREADS_PER_DEVICE = 4  # 1 deadlocks
 # Limit of compiled programs on disk; ViT-B's training step is some MB. jax itself keeps all.
 _MAX_BYTES = 2 * 2**30
 # Seconds. Processes notice a dead one after the heartbeats' timeout, 100 by default. One that ends
 # by its own error waits for the others, 300 by default; 60 outlasts writing a run's last files.
 HEARTBEAT_TIMEOUT, SHUTDOWN_TIMEOUT = 30, 60
-
 
 _forked = False  # whether this process was forked from one in which JAX ran
 
@@ -70,13 +61,11 @@ def check_not_forked() -> None:
 
 def configure() -> None:
     """Set defaults that the user's own environment overrides; call before any jax computation."""
-    given = os.environ.get("XLA_FLAGS", "")
-    missing = [flag for flag in _CPU_FLAGS if flag.split("=")[0] not in given]
-    os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
+    xla.set_flags()
     if not device_files():
         keep_heap()
         ignore_plugins(jax.config.values["jax_platforms"] or "")
-    lend_threads()
+    xla.lend_threads()
     keep_programs()
     waiting.say_compilations()
 
@@ -98,19 +87,6 @@ def ignore_plugins(platforms: str) -> None:
         return
     if any(importlib.util.find_spec(name) is not None for name in _PLUGINS):
         stay_on_cpu()
-
-
-def lend_threads() -> None:
-    """Give virtual CPU devices enough threads; call before any computation.
-
-    A collective holds a thread of each device until all devices arrive. XLA's pool has one thread
-    per core or device: with as many devices as threads, programs in quick succession wait for each
-    other's threads, and after 40 s XLA ends the process.
-    """
-    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    count = max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 1)
-    if count > 1:
-        os.environ.setdefault("PJRT_NPROC", str(_THREADS_PER_DEVICE * count))
 
 
 def device_files() -> list[str]:
@@ -206,6 +182,7 @@ def join_cluster() -> None:
         by_hand = (address, count, index)
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
+    slurm.set_port()
     try:
         jax.distributed.initialize(
             *by_hand,

@@ -294,7 +294,9 @@ def emoji() -> Config:
         stem_width=32,
         num_groups=8,
         class_token=False,
-        pool=Pool.GAP,
+        pool=Pool.MAP,
+        pool_heads=4,
+        pool_mlp_dim=256,
         pos_embed=PosEmbed.SINCOS2D,
     )
     text = _text(vocab_size=1000, context=12, dim=128, depth=1, num_heads=4, mlp_dim=512)
@@ -303,10 +305,10 @@ def emoji() -> Config:
     config.data.name = "csv:runs/emoji/drawings/captions-twemoji.csv?captions=half"
     config.data.batch_size = 128
     config.data.mean = (1.0,)  # white paper, which convolutions go on with
-    config.data.transform.area = (0.4, 1.0)
+    config.data.transform.area = (0.5, 1.0)
     config.data.transform.color_jitter = 0.6
     config.optim.warmup = "5%"
-    config.duration = "4500 steps"
+    config.duration = "9000 steps"
     config.evals = {"val": RetrievalEval(split="val_concept", every="50%", transform=plain)}
     config.checkpoint = CheckpointConfig(every="10%", keep_best=0)  # the last one counts
     return config

@@ -17,10 +17,10 @@ from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.data.sources import look
-from vit_jax.devices import hardware, sharding
+from vit_jax.devices import fleet, hardware, hosts, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
-from vit_jax.process import startup, waiting
+from vit_jax.process import startup, waiting, xla
 from vit_jax.train import build as build_lib
 from vit_jax.train import data_identity, early_stop, metadata, texts
 from vit_jax.train.early_stop import Tally
@@ -96,6 +96,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     startup.check_not_forked()
     goodput = Goodput()
     config_lib.check(cfg)
+    print_once(xla.lend_threads(fixed=cfg.mesh.reproducible > 0))  # before any device is asked for
     cfg = dataclasses.replace(cfg, checkpoint=directed(cfg.checkpoint))
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
@@ -176,14 +177,15 @@ def check_unchanged(
 def finished(opened: Opened, latest: int | None, saved: Mapping[str, Any]) -> tuple[str, int]:
     """Return why there is nothing to do and the number of steps done; else ("", 0).
 
-    `latest` is the step of the newest checkpoint, `saved` its metadata.
+    `latest` is the step of the newest checkpoint, `saved` its metadata. All processes call it.
     """
     tally = early_stop.resume(opened.cfg.checkpoint, saved)
-    finished_at, total = workdir.finished_step(opened.path), opened.parts.plan.total_steps
+    # By process 0: without a shared disk the others have no such file.
+    finished_at = hosts.led(lambda: workdir.finished_step(opened.path))
+    total = opened.parts.plan.total_steps
     if finished_at == total:
         return f"{opened.path} has finished its {total:,} steps; nothing to do", total
-    ends = tally.ends(opened.cfg.checkpoint.patience)
-    if finished_at is not None and finished_at == latest and ends:
+    if finished_at == latest is not None and tally.ends(opened.cfg.checkpoint.patience):
         why = f"{opened.path} stopped early at step {finished_at:,}; nothing to do"
         return f"{why} (a larger checkpoint.patience goes on)", finished_at
     return "", 0
@@ -224,6 +226,7 @@ def first_position(opened: Opened, checkpoints: Checkpointer) -> Position:
             f"({total:,} steps); choose a longer duration or another workdir"
         )
     print_once(f"continuing {opened.path} at step {restored.step:,} of {total:,}")
+    print_once(fleet.changed(restored.metadata.get(fleet.KEY), opened.mesh, cfg.data.batch_size))
     tally = early_stop.resume(cfg.checkpoint, restored.metadata)
     return Position(restored.state, restored.step, {}, tally, restored.metadata)
 
@@ -258,6 +261,7 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         average=cfg.objective.needs_average,
         base=extras.base,
     )
+    described[fleet.KEY] = fleet.describe(opened.mesh)
     metadata.write(opened.path, described)
     texts.keep(opened.source, opened.path)
     data_identity.write_splits(cfg.data.name, opened.source, opened.path)

@@ -52,6 +52,7 @@ class Parts:
         programs: one for each of `models.patch_sizes.sides`, so that most runs have a single one;
             the first takes the most work and memory.
         gradients: how many each of them takes: 2 with a climb (`optim.make_climb`), else 1.
+        shards: `mesh.reproducible`.
         abstract: the state's shapes and dtypes.
     """
 
@@ -61,6 +62,7 @@ class Parts:
     init: Callable[[jax.Array], TrainState]
     programs: Sequence[Program]
     gradients: int
+    shards: int
     abstract: TrainState
 
     @property
@@ -84,6 +86,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
+    config_lib.check_statistics(cfg, model_state)
     own = jax.eval_shape(objective.init_state, key)
     settings = optim.also_frozen(cfg.optim, cfg.objective.locked)
     tx, schedule = optim.make_optimizer(settings, params, plan.clock, models.growth(cfg.model))
@@ -102,6 +105,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
         climb=climb,
+        shards=cfg.mesh.reproducible,
     )
     each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
     programs = [Program(one, make_step(one)) for one in each]
@@ -113,7 +117,8 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
+    gradients, shards = 2 if climb else 1, cfg.mesh.reproducible
+    return Parts(objective, plan, schedule, init, programs, gradients, shards, abstract)
 
 
 def make_objective(cfg: Config, clock: Clock) -> Objective:
@@ -148,7 +153,7 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
 def compile_steps(parts: Parts, mesh: Mesh) -> list[TrainStep]:
     """Jit the step of every program over the mesh (each compiled at its first call)."""
     state, frozen = shardings(parts, mesh), sharding.shardings(parts.frozen, mesh)
-    return [jit_step(each.step, state, frozen, mesh) for each in parts.programs]
+    return [jit_step(each.step, state, frozen, mesh, parts.shards) for each in parts.programs]
 
 
 def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:

@@ -2,7 +2,6 @@
 """The training step: one pure function of (state, frozen, batch), jitted over the mesh."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +10,13 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax.devices import hardware, sharding
+from vit_jax.devices import sharding
 from vit_jax.models.layers import dense
 from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
-from vit_jax.optim import Climb
+from vit_jax.optim import Climb, transforms
+from vit_jax.train import reproducible
+from vit_jax.train.compiler import compiler_options
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree
@@ -46,27 +47,40 @@ def _mean_gradient(
     rng: jax.Array,
     count: int,
     reduce_dtype: ReduceDType,
+    shards: int,
 ) -> tuple[PyTree, Aux]:
-    """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
+    """Average gradient and metrics over `count` micro-batches, holding one gradient at a time.
 
-    def loss(params: PyTree, carried: tuple[PyTree, PyTree], batch: Batch, rng: jax.Array) -> Any:
-        model_state, own = carried
-        ctx = Context(
-            frozen=frozen, model_state=model_state, ema=state.ema, objective=own, step=state.step
-        )
+    With `shards` over these instead, whose bits no number of devices changes.
+    """
+
+    def loss(params: PyTree, read: Any, carried: Any, batch: Batch, rng: jax.Array) -> Any:
+        (frozen, ema, step), (model_state, own) = read, carried
+        ctx = Context(frozen=frozen, model_state=model_state, ema=ema, objective=own, step=step)
         with dense.summing_in(reduce_dtype):
             return loss_of(params, ctx, batch, rng)
 
     differentiate = jax.value_and_grad(loss, has_aux=True)
-    before = (state.model_state, state.objective)
+    read, before = (frozen, state.ema, state.step), (state.model_state, state.objective)
+    if shards:
+
+        def of_shard(whole: PyTree, batch: Batch, i: jax.Array) -> tuple[PyTree, Metrics]:
+            read, key = (whole["frozen"], None, whole["step"]), jax.random.fold_in(whole["rng"], i)
+            (_, aux), grads = differentiate(whole["params"], read, before, batch, key)
+            return grads, aux.metrics
+
+        whole = {"params": state.params, "frozen": frozen, "step": state.step, "rng": rng}
+        grads, metrics = reproducible.mean(of_shard, whole, batch, shards, state.step)
+        return grads, Aux(metrics, *before)
     if count == 1:
-        (_, aux), grads = differentiate(state.params, before, batch, rng)
+        (_, aux), grads = differentiate(state.params, read, before, batch, rng)
         return grads, aux
 
     def body(carry: Any, xs: Any) -> tuple[Any, Metrics]:
         total, carried = carry
         micro, i = xs
-        (_, aux), grads = differentiate(state.params, carried, micro, jax.random.fold_in(rng, i))
+        key = jax.random.fold_in(rng, i)
+        (_, aux), grads = differentiate(state.params, read, carried, micro, key)
         carried = (aux.model_state, aux.objective)
         return (jax.tree.map(jnp.add, total, grads), carried), aux.metrics
 
@@ -94,8 +108,12 @@ def make_train_step(
     spike_sigmas: float = 0.0,
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
     climb: Climb | None = None,
+    shards: int = 0,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
+
+    With `shards` (`mesh.reproducible`) its bits are those of every number of devices: what is
+    summed over examples is summed along one tree, and all else is a program of its own.
 
     A step is skipped, which changes only counters, if its loss, gradient, model state or
     objective's state is not finite (`nonfinite` is 1), and, where the state keeps recent losses, if
@@ -103,30 +121,40 @@ def make_train_step(
     Metrics are float32 scalars, means over the global batch, at the parameters. With a `climb` the
     optimizer gets the gradient at the place that it goes to, and `grad_norm` is of that one.
     """
-
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
+    apart = reproducible.apart if shards else lambda _, compute, *args: compute(*args)
 
+    @sharding.whole_sums(shards > 0)
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
-        batch = objective.prepare(batch, mix_rng)
+        batch = apart(state.step, objective.prepare, batch, mix_rng)
 
         def at(params: PyTree) -> tuple[PyTree, Aux, jax.Array, jax.Array]:
             """Return the gradient, what the loss returned, the norm, and whether all is finite."""
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
-                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype, shards
             )
             # The norm stands for all gradients. Model state too: an overflowing variance divides
             # activations to 0 at a finite loss.
-            norm = optax.tree.norm(grads)
+            norm = apart(state.step, transforms.global_norm, grads)
             seen = (norm, aux.metrics["loss"], aux.model_state, aux.objective)
             return grads, aux, norm, _is_finite(seen)
 
-        grads, (metrics, model_state, own), grad_norm, finite = at(state.params)
+        grads, aux, norm, finite = at(state.params)
         if climb is not None:  # with the same dropout masks
-            uphill = jax.tree.map(jnp.add, state.params, climb(grads, state.step))
-            grads, _, grad_norm, also_finite = at(uphill)
+            uphill = jax.tree.map(
+                jnp.add, state.params, apart(state.step, climb, grads, state.step)
+            )
+            grads, _, norm, also_finite = at(uphill)
             finite &= also_finite
+        return apart(state.step, updated, state, grads, aux, norm, finite)
+
+    def updated(
+        state: TrainState, grads: PyTree, aux: Aux, grad_norm: jax.Array, finite: jax.Array
+    ) -> tuple[TrainState, Metrics]:
+        """Return the state after the step, and its metrics."""
+        metrics, model_state, own = dict(aux.metrics), aux.model_state, aux.objective
         valid, losses = finite, None
         if state.losses is not None:
             spike, losses = spikes.judge(state.losses, metrics["loss"], spike_sigmas)
@@ -169,43 +197,19 @@ def make_train_step(
 
 
 def jit_step(
-    step: TrainStep, state_shardings: TrainState, frozen_shardings: PyTree, mesh: Mesh
+    step: TrainStep,
+    state_shardings: TrainState,
+    frozen_shardings: PyTree,
+    mesh: Mesh,
+    shards: int = 0,
 ) -> TrainStep:
-    """Jit the step for the mesh; the state's buffers are donated."""
+    """Jit the step, made with `shards`, for the mesh; the state's buffers are donated."""
+    has_batch_norm = bool(state_shardings.model_state)
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.jit(
         step,
         in_shardings=(state_shardings, frozen_shardings, sharding.batch_sharding(mesh)),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
-        compiler_options=compiler_options(mesh, has_batch_norm=bool(state_shardings.model_state)),
+        compiler_options=compiler_options(mesh, has_batch_norm, reproducible=shards > 0),
     )
-
-
-# On a CPU, XLA gives some work to a library, YNNPACK. Its weight gradient of a 3x3 convolution is
-# four times as slow as XLA's own, a sixth of a ResNet's step: convolutions are left out. Its sums
-# of products are written out before they are summed: BatchNorm's cost a quarter of a step.
-_YNNPACK = "xla_cpu_experimental_ynn_fusion_type"
-_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"}
-_BATCH_NORM_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-
-# Overlaps the collectives of a loop over layers with the computation of the neighbouring layers;
-# by default XLA for GPUs waits for each. JAX 0.12 has other names, and refuses the old ones.
-_OVERLAP: tuple[str, bool | str] = ("xla_gpu_enable_pipelined_", True)
-if jax.__version_info__ >= (0, 12):
-    _OVERLAP = ("xla_gpu_pipeline_", "COLLECTIVE_PIPELINING_MODE_ON")
-_OVERLAP_ON_GPUS = {
-    f"{_OVERLAP[0]}{collective}": _OVERLAP[1]
-    for collective in ("all_gather", "reduce_scatter", "all_reduce")
-}
-
-
-def compiler_options(mesh: Mesh, *, has_batch_norm: bool) -> dict[str, bool | str]:
-    """Return XLA's options for the mesh's devices, except those that XLA_FLAGS sets."""
-    options: dict[str, bool | str] = {}
-    if mesh.devices.flat[0].platform == "cpu":
-        options = dict(_BATCH_NORM_ON_CPU if has_batch_norm else _ON_CPU)
-    elif mesh.size > 1 and hardware.target().capability > (0, 0):  # NVIDIA's GPUs
-        options = dict(_OVERLAP_ON_GPUS)
-    given = {flag.split("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
-    return {name: value for name, value in options.items() if f"--{name}" not in given}

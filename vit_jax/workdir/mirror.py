@@ -9,10 +9,11 @@ host, which starts from the bucket, finds every log line up to the step where it
 import contextlib
 import logging
 import shutil
+import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 import jax
@@ -22,8 +23,8 @@ from vit_jax.checkpoints import copies
 from vit_jax.checkpoints.config import steps_in
 from vit_jax.devices import hosts
 from vit_jax.errors import IO_ERROR, UserError
-from vit_jax.process import escapes, waiting
-from vit_jax.process.preemption import Preemption
+from vit_jax.process import escapes, signals, waiting
+from vit_jax.process.preemption import INTERRUPTED, Preemption
 from vit_jax.storage import files, foreign
 from vit_jax.storage.bucket import Folder
 from vit_jax.storage.remote import RemoteError
@@ -38,7 +39,7 @@ _LOOK = 1.0  # seconds between two searches for a new checkpoint
 _SMALL = 30.0  # seconds between copies of the files that grow
 _PAUSE = 5.0  # seconds to wait after the bucket did not answer
 # Seconds to send the rest: at the end, after an error, and before a machine is taken away.
-_AT_END, _AFTER_ERROR, _GRACE = 600.0, 10.0, 25.0
+_AT_END, _AFTER_ERROR, GRACE = 600.0, 10.0, 25.0
 
 
 @contextlib.contextmanager
@@ -54,12 +55,13 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror"]:
     limit = _AFTER_ERROR
     try:
         yield mirror
-        limit = _GRACE if stop.stopped or stop.signal else _AT_END
+        limit = GRACE if stop.stopped or stop.signal else _AT_END
+        mirror.listen()
     finally:
-        left = mirror.close(limit)
+        left = mirror.close(limit, lambda: mirror.told.is_set() or stop.signal is not None)
         if left and limit == _AT_END:
             refusal = UserError(left)
-            refusal.status = IO_ERROR
+            refusal.status = INTERRUPTED if mirror.told.is_set() or stop.signal else IO_ERROR
             raise refusal
         if left:
             _log.warning("%s", left)
@@ -81,6 +83,7 @@ class Mirror:
         self._parts: dict[int, _Identity] = {}  # checkpoints whose part of this process is sent
         self._away = ""  # why the last round failed
         self._closing, self._failed = threading.Event(), threading.Event()
+        self.told = threading.Event()  # of a SIGTERM to one of several processes, since `listen`
         self._done = False  # everything is sent
         self._still = threading.Lock()  # held while a checkpoint takes another's place
         mark = path / _MARK
@@ -174,8 +177,11 @@ class Mirror:
         """Replace this process's part of a checkpoint by the whole checkpoint from the bucket."""
         if self._count == 1:
             return
+        self.listen()
+        end = time.monotonic() + _AT_END
         while step not in (whole := dict(hosts.led(lambda: list(self._whole.items())))):
-            if self._failed.is_set():
+            late = self._failed.is_set() or self.told.is_set() or time.monotonic() > end
+            if any(hosts.gather(late)):
                 raise RemoteError(f"{self._url} has no checkpoint of step {step}")
             time.sleep(_LOOK)
         path = self._path / CHECKPOINTS / str(step)
@@ -183,11 +189,23 @@ class Mirror:
             copies.fetch(self._folder, whole[step], path)
             self._known[step] = _identity(path)
 
-    def close(self, limit: float) -> str:
-        """Send the rest for at most `limit` seconds; return "", or what is not in the bucket."""
+    def listen(self) -> None:
+        """Take SIGTERM from JAX: past the last step, several processes have none to agree on."""
+        if self._count > 1:
+            signals.heed({signal.SIGTERM: lambda *_: self.told.set()})
+
+    def close(self, limit: float, told: Callable[[], bool] = lambda: False) -> str:
+        """Send the rest for at most `limit` seconds; return "", or what is not in the bucket.
+
+        Once `told()` is true, this machine is about to be taken away: 25 seconds more at most.
+        """
         self._closing.set()
+        end = time.monotonic() + limit
         with waiting.said(f"sending to {self._url}", after=30):
-            self._thread.join(limit)
+            while self._thread.is_alive() and (left := end - time.monotonic()) > 0:
+                self._thread.join(min(left, _LOOK))
+                if told():
+                    end, told = min(end, time.monotonic() + GRACE), lambda: False
         away = self._away or "too slow"
         self._failed.set()  # no round after this, and no object
         self._lock.release(expire=self._thread.is_alive())

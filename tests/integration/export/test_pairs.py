@@ -12,7 +12,7 @@ import vit_jax
 from tests import colour_pair
 from tests.pairs_of_towers import folder, pair
 from vit_jax import models, trees
-from vit_jax.cli.convert import main
+from vit_jax.cli.weights.convert import main
 from vit_jax.errors import UserError
 from vit_jax.export import pairs as pairs_folder
 from vit_jax.models import two_towers

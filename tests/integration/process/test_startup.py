@@ -53,6 +53,17 @@ for _ in range(5):
     print(len(digests(arrays)))
 """
 
+# `fit` from Python, as far as the data that are not there.
+FROM_PYTHON = """
+import os
+import vit_jax
+for shards in (0, 8):
+    try:
+        vit_jax.fit("vit_mu_digits", "x", {"data.name": "none", "mesh.reproducible": shards})
+    except vit_jax.errors.UserError:
+        print(os.environ["PJRT_NPROC"])
+"""
+
 PLUGINS = """
 import jax
 from vit_jax.process import startup
@@ -93,6 +104,11 @@ def test_memory_of_a_step_is_kept_for_the_next():
 def test_virtual_devices_do_not_wait_for_each_others_threads(asked, monkeypatch):
     monkeypatch.delenv("PJRT_NPROC")  # which the tests set
     assert _python("-c", COLLECTIVES, **asked).stdout == 5 * "60\n"
+
+
+def test_a_call_from_python_starts_as_the_command_does(monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC")
+    assert _python("-c", FROM_PYTHON, JAX_NUM_CPU_DEVICES="8").stdout == "32\n64\n"
 
 
 @pytest.mark.skipif(bool(startup.device_files()), reason="this machine has an accelerator")

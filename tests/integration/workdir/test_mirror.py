@@ -3,7 +3,10 @@
 
 import itertools
 import json
+import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ from tests.refusals import refused_by
 from vit_jax.checkpoints import CheckpointConfig, copies, reader
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.errors import IO_ERROR, UserError
-from vit_jax.process.preemption import Preemption
+from vit_jax.process.preemption import INTERRUPTED, Preemption
 from vit_jax.storage.bucket import Folder
 from vit_jax.workdir import lock as bucket_lock
 from vit_jax.workdir import mirror
@@ -207,20 +210,31 @@ def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_lat
     bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "_AT_END", 0.5)
-    one, stop = _host(tmp_path, "one"), Preemption()
+    one, steps = _host(tmp_path, "one"), itertools.count(5)
 
-    def run() -> None:
+    def run(stop: Preemption) -> None:
         with mirror.mirrored(f"gs://{name}", one, stop):
-            _save(one, 5)
+            _save(one, next(steps))
             bucket.set(readonly=name)
 
     with pytest.raises(UserError, match=rf"gs://{name} has .*{one} has all .*same command") as no:
-        run()
+        run(Preemption())
     assert no.value.status == IO_ERROR
+    # A SIGTERM that comes while it waits: the machine is about to be taken away.
     bucket.set()
-    with mirror.mirrored(f"gs://{name}", one, stop):
+    monkeypatch.setattr(mirror, "_AT_END", 600.0)
+    monkeypatch.setattr(mirror, "GRACE", 0.5)
+    told = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    with Preemption() as stop:
+        told.start()
+        with pytest.raises(UserError, match=r"has no checkpoint, .*same command") as no:
+            run(stop)
+        told.join()
+    assert no.value.status == INTERRUPTED
+    bucket.set()
+    with mirror.mirrored(f"gs://{name}", one, Preemption()):
         pass
-    assert bucket.get(f"{name}/checkpoints/5.json")
+    assert bucket.get(f"{name}/checkpoints/6.json")
 
 
 def test_a_run_is_finished_after_its_last_checkpoint_is_there(

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vit_jax import __version__
-from vit_jax.__main__ import VERBS
+from vit_jax.__main__ import VERBS, module
 from vit_jax.__main__ import main as vit_jax
 from vit_jax.cli import models, prepare, sweep
 
@@ -17,10 +17,9 @@ from vit_jax.cli import models, prepare, sweep
 def test_a_module_of_a_verb_runs_it(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verb = verb.replace("-", "_")
     monkeypatch.setattr(sys, "argv", [f"{verb}.py", "--nonsense=1", "--config=no.py"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module(f"vit_jax.cli.{verb}", run_name="__main__")
+        runpy.run_module(module(verb), run_name="__main__")
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")

@@ -116,7 +116,7 @@ def test_accelerators(
 def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.devices() == (OK, f"8 x cpu; {len(os.sched_getaffinity(0))} CPU cores", "")
     monkeypatch.setattr(startup, "device_files", lambda: NVIDIA)
-    monkeypatch.setattr(machine, "_version", {"libtpu": "0.1"}.get)
+    monkeypatch.setattr(machine, "version_of", {"libtpu": "0.1"}.get)
     monkeypatch.setattr(machine.importlib.metadata, "entry_points", lambda group: [])
     _, text, fix = machine.devices()  # the tests set JAX_PLATFORMS
     assert text == "JAX_PLATFORMS=cpu hides libtpu, /dev/nvidia0"

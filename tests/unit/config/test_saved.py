@@ -119,7 +119,15 @@ def test_the_free_fields_of_a_config() -> None:
     walk(cfg, "")
     teacher = "objective.distill"
     assert free == {
-        *("log", "checkpoint", "mesh", "evals", f"{teacher}.weights"),
+        *(
+            "log",
+            "checkpoint",
+            "mesh.data",
+            "mesh.fsdp",
+            "mesh.tensor",
+            "evals",
+            f"{teacher}.weights",
+        ),
         *("model.scan_unroll", "model.remat", "model.attention"),
         *(f"{teacher}.teacher.scan_unroll", f"{teacher}.teacher.remat"),
         *("data.data_dir", "data.num_threads", "data.num_workers", "data.prefetch"),

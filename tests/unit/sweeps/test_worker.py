@@ -2,6 +2,7 @@
 """Real sweeps of real runs, and real signals to their processes."""
 
 import concurrent.futures
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from tests.unit.sweeps import files, synthetic
 from vit_jax.cli.sweep import main
+from vit_jax.cli.sweeps import run
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.sweeps import results
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.queue import claim
@@ -89,6 +92,18 @@ def test_a_mistake_of_run_is_one_line(
     flags = [flag.replace("OUT", str(tmp_path / "out")) for flag in flags]
     assert main(["vit_jax sweep", "run", str(file), *flags]) == 2
     assert re.fullmatch(rf"error: .*{told}.*\n", capsys.readouterr().err)
+
+
+def test_a_point_that_another_worker_trains_is_asked_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = files.write(
+        tmp_path / "a.py", "def sweep():\n    yield {**SMALL, 'duration': '5 steps'}\n"
+    )
+    monkeypatch.setattr(run, "claim", lambda *_: contextlib.nullcontext(None))
+    words = ["vit_jax sweep", "run", str(file), f"--out={tmp_path / 'out'}", "--index=0"]
+    assert main(words) == INTERRUPTED
+    assert "is being trained by another worker; the same command" in capsys.readouterr().err
 
 
 def test_workers_train_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from vit_jax.devices import hardware, sharding
 from vit_jax.devices.hardware import Target
 from vit_jax.devices.sharding import MeshConfig
-from vit_jax.train.step import compiler_options
+from vit_jax.train.compiler import compiler_options
 
 H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
 MI300 = Target("gpu", "AMD Instinct MI300X")
@@ -31,7 +31,7 @@ def options(target: Target, count: int) -> dict[str, bool | str]:
         size = count
 
     with hardware.tracing_for(target):
-        return compiler_options(Described(), has_batch_norm=True)  # pyright: ignore[reportArgumentType]
+        return compiler_options(Described(), True)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_the_users_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_a_cpu_xla_convolves_itself_and_sums_what_batch_norm_needs() -> None:
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
-    plain, batch_norm = (compiler_options(mesh, has_batch_norm=has) for has in (False, True))
+    plain, batch_norm = (compiler_options(mesh, has) for has in (False, True))
     kind = "LIBRARY_FUSION_TYPE_"
     assert [*plain.values()] == [f"{kind}INDIVIDUAL_DOT,{kind}REDUCE"]
     assert [*batch_norm.values()] == [f"{kind}INDIVIDUAL_DOT"]

@@ -28,7 +28,7 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-_SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 # The extra of jax that drives a device file.
 _EXTRAS = {"nvidia": "cuda13", "accel": "tpu", "vfio": "tpu", "kfd": "rocm7-local"}
 _LITTLE_SPACE = 2**30
@@ -54,18 +54,19 @@ def packages() -> Finding:
     needed = [each for each in needed if not each.marker or each.marker.evaluate({"extra": ""})]
     problems = {}
     for package in needed:
-        name, allowed, version = package.name, package.specifier, _version(package.name)
+        name, allowed, version = package.name, package.specifier, version_of(package.name)
         if not version or not allowed.contains(version, prereleases=True):
             problem = f"{name} {version or 'is missing'}, {allowed or 'any'} is needed"
             problems[f"{name}{allowed}"] = problem
     if problems:
         return Finding(BROKEN, "; ".join(problems.values()), f"pip install {shlex.join(problems)}")
-    shown = ", ".join(f"{name} {version}" for name in _SHOWN if (version := _version(name)))
+    shown = ", ".join(f"{name} {version}" for name in SHOWN if (version := version_of(name)))
     about = f"Python {platform.python_version()}, {len(needed)} packages as {where} has them"
     return Finding(OK, f"{about}: {shown}")
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of an installed package."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -86,7 +87,7 @@ def devices() -> Finding:
     from vit_jax.process import startup
 
     plugins = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
-    plugins |= {"libtpu"} if _version("libtpu") else set()
+    plugins |= {"libtpu"} if version_of("libtpu") else set()
     here = jax.local_devices()
     seen = {device.platform for device in here}
     platforms = os.environ.get("JAX_PLATFORMS", "")

@@ -156,7 +156,10 @@ def _train_one(worker: Worker, points: list[Point], index: int) -> Point:
     chosen = points[index]
     with claim(worker.place, chosen.run) as descriptor:
         if descriptor is None:
-            raise UserError(f"{chosen.name} ({chosen.run}) is being trained by another worker")
+            busy = f"{chosen.name} ({chosen.run}) is being trained by another worker"
+            refusal = UserError(f"{busy}; the same command goes on if that one does not finish it")
+            refusal.status = INTERRUPTED  # a scheduler that was too quick tries again
+            raise refusal
         if not results.is_finished(chosen.workdir(worker.place)):
             worker.train(chosen, descriptor)
     return chosen

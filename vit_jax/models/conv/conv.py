@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from vit_jax.devices import hardware
-from vit_jax.devices.sharding import BATCH_AXES, constrain_parameter
+from vit_jax.devices.sharding import BATCH_AXES, auto_mesh, constrain_parameter
 from vit_jax.models.layers.dense import matmul
 from vit_jax.models.layers.init import Initializer
 
@@ -180,7 +180,7 @@ def _convolve_shards(
     the others and convolve the whole batch.
     """
     convolve = functools.partial(_convolve, stride=stride, pads=pads, groups=groups)
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = auto_mesh()
     if mesh.empty or x.shape[0] % math.prod(mesh.shape[axis] for axis in BATCH_AXES):
         return convolve(x, kernel)
     rows, axes = PartitionSpec(BATCH_AXES), set(BATCH_AXES)

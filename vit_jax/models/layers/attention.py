@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from vit_jax.devices import hardware
-from vit_jax.devices.sharding import BATCH_AXES, fitted_spec
+from vit_jax.devices.sharding import BATCH_AXES, auto_mesh, fitted_spec
 from vit_jax.errors import UserError
 from vit_jax.models.layers.drop import dropout
 
@@ -57,7 +57,7 @@ def pallas(
     that it holds. `interpret` computes on any device, slowly.
     """
     attend = functools.partial(_splash, interpret=interpret)
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = auto_mesh()
     if mesh.empty:
         return attend(q, k, v)
     spec: PartitionSpec = fitted_spec(q.shape, (BATCH_AXES, "tensor"), mesh)

@@ -9,7 +9,7 @@ import pytest
 
 from tests import colour_pair
 from tests.unit.demo import colors
-from vit_jax.cli import retrieval, zero_shot
+from vit_jax.cli.texts import retrieval, zero_shot
 
 # The class by its name, and what the image shows: one of six is told wrong.
 SHOWN = (("red", 0), ("red", 0), ("green", 1), ("green", 1), ("blue", 2), ("blue", 1))

@@ -10,8 +10,8 @@ from PIL import Image
 
 from tests import colour_pair
 from tests.unit.demo import colors
-from vit_jax.cli import search
-from vit_jax.cli.search import main
+from vit_jax.cli.texts import search
+from vit_jax.cli.texts.search import main
 from vit_jax.errors import UserError
 from vit_jax.figures.contact_sheet import Tile
 from vit_jax.inference import image_text

@@ -4,10 +4,10 @@
 import dataclasses
 from pathlib import Path
 
-from vit_jax.cli import zero_shot
 from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import InputOptions
 from vit_jax.cli.parsing.options import flag
+from vit_jax.cli.texts import zero_shot
 from vit_jax.cost.tables import align
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig

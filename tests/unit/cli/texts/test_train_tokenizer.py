@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.cli.train_tokenizer import main
+from vit_jax.cli.texts.train_tokenizer import main
 from vit_jax.text import tokenizers
 
 LINES = [f"A {color} cat, number {i}" for i in range(20) for color in ("red", "Blue")]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that write weights anew: export, convert, prune."""
