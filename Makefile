@@ -15,11 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-<<<<<<< HEAD
-.PHONY: train test test-all quick docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised emoji oldest newest lock clean
-=======
-.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
->>>>>>> main
+.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised emoji oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
