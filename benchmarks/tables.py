@@ -88,7 +88,7 @@ def tables(results: Path = record.RESULTS) -> str:
     return "\n\n".join(
         markdown(content["device"], content["rows"])
         for content in contents
-        if "work" in content["rows"][0]
+        if "work" in content.get("rows", [{}])[0]  # a row a work and peer
     )
 
 

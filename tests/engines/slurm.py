@@ -98,7 +98,7 @@ class Slurm:
             "first": random.randrange(1, 4000),  # jax's ports follow from it
         }
         self.conf.write_text(_CONF.format(**settings))
-        # The compiler of TPUs, where a test before this one used it, leaves the variables of a host.
+        # The compiler of TPUs, where a test before used it, leaves the variables of a host.
         ours = {key: value for key, value in os.environ.items() if not key.startswith("TPU_")}
         self.env = {**ours, "SLURM_CONF": str(self.conf), "PYTHONPATH": str(ROOT)}
         self._daemons: list[subprocess.Popen] = []

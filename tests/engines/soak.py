@@ -35,7 +35,7 @@ def main() -> None:
     number = 0
     with tempfile.TemporaryDirectory(prefix="soak") as scratch:
         place = Path(scratch)
-        # Of all nodes: one that alone compiles anew would look like one that hangs.
+        # All nodes share it: a node that compiles alone would look like one that hangs.
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(place / "programs"))
         jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         finish(place / "reference", "--config.mesh.data=2", run=jobs.RUN)

@@ -29,13 +29,13 @@ _STOPPED, _LOST = 75, (71, 134, 137, 143)
 _BAD = (65, 66, 70)
 _RESTARTS = 10  # after lost processes
 _PORT = 8476  # of the coordinator, as jax chooses it
-# GKE's names of TPUs, the sides of a slice, and the devices that jax makes of a chip.
+# GKE's names of TPUs, and the devices that jax makes of a chip.
 _TPUS = {
-    "v4": ("tpu-v4-podslice", 3, 1),
-    "v5e": ("tpu-v5-lite-podslice", 2, 1),
-    "v5p": ("tpu-v5p-slice", 3, 1),
-    "v6e": ("tpu-v6e-slice", 2, 1),
-    "tpu7x": ("tpu7x", 3, 2),
+    "v4": ("tpu-v4-podslice", 1),
+    "v5e": ("tpu-v5-lite-podslice", 1),
+    "v5p": ("tpu-v5p-slice", 1),
+    "v6e": ("tpu-v6e-slice", 1),
+    "tpu7x": ("tpu7x", 2),
 }
 _TIME = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}|UNLIMITED")
 
@@ -165,7 +165,7 @@ def _devices(given: Submit) -> list[int]:
     """Return the numbers of devices that the run may get; none for CPUs."""
     if given.tpu:
         slices, kind, shape = _slices(given.tpu)
-        return [slices * math.prod(shape) * _TPUS[kind][2]]
+        return [slices * math.prod(shape) * _TPUS[kind][1]]
     least, _, most = given.nodes.partition("-")
     counts = range(int(least), int(most or least) + 1)
     return [nodes * given.gpus_per_node for nodes in counts if given.gpus_per_node]
@@ -386,13 +386,12 @@ def _mount(given: Submit) -> str:
 
 def _slices(tpu: str) -> tuple[int, str, list[int]]:
     """Read --tpu: the number of slices, the generation, the sides of a slice."""
-    found = re.fullmatch(r"(?:([1-9]\d*)x(?=[a-z]))?([a-z0-9]+):([1-9]\d*(?:x[1-9]\d*)*)", tpu)
-    if found is None or found[2] not in _TPUS:
+    from vit_jax.cost import topology
+
+    slices, kind, shape = topology.read(tpu, "--tpu")
+    if kind not in _TPUS:
         raise UserError(f"--tpu={tpu} must be one of {', '.join(_TPUS)} with a shape, as v5e:4x4")
-    shape, sides = [int(side) for side in found[3].split("x")], _TPUS[found[2]][1]
-    if len(shape) != sides:
-        raise UserError(f"--tpu={tpu}: a {found[2]} slice has {sides} sides")
-    return int(found[1] or 1), found[2], shape
+    return slices, kind, shape
 
 
 main = options.verb(Submit, submit, read)

@@ -39,6 +39,7 @@ _H100 = ("NVIDIA H100 80GB HBM3", (9, 0), 132, 84942979072, 3352320000000)
 _A100 = ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85094825984, 2039000000000)
 _CUDNN = (9, 10, 0)  # the version that programs are traced for
 _EXAMPLES = "v5e:16x16, v5p:4x4x4, 2xv5e:8x8 (two slices), h100:8, h100:8x8 (hosts x GPUs), a100:8"
+_FLAG = "--compile_for"
 _REMATERIALIZED = "involuntary full rematerialization"
 TAKE_LESS = "fewer images a chip, accum_steps, model.remat=full or mesh.fsdp take less"
 
@@ -101,27 +102,36 @@ def describe(name: str) -> Topology:
 
     Raises UserError: no such hardware, or its compiler is not installed.
     """
-    found = re.fullmatch(r"(?:(\d+)x(?=[a-z]))?([a-z0-9]+):(\d+(?:x\d+)*)", name)
-    if found is None:
-        raise _refused(name, f"name hardware as GENERATION:SHAPE, like {_EXAMPLES}")
-    slices, kind, shape = int(found[1] or 1), found[2], [int(n) for n in found[3].split("x")]
-    if min(slices, *shape) < 1:
-        raise _refused(name, f"every number must be at least 1, like {_EXAMPLES}")
-    if kind not in _GPUS and kind not in _TPUS:
-        known = ", ".join([*_TPUS, *_GPUS])
-        raise _refused(name, f"unknown hardware {kind}; choose {known}, like {_EXAMPLES}")
+    slices, kind, shape = read(name)
     return (_gpus if kind in _GPUS else _tpus)(name, kind, slices, shape)
 
 
-def _refused(name: str, why: str) -> UserError:
-    return UserError(f"--compile_for={name}: {why}")
+def read(name: str, flag: str = _FLAG) -> tuple[int, str, list[int]]:
+    """Read the name of hardware: the number of slices, the generation, the sides of a slice.
+
+    Raises UserError, which names the `flag` that it is of: no such hardware.
+    """
+    found = re.fullmatch(r"(?:(\d+)x(?=[a-z]))?([a-z0-9]+):(\d+(?:x\d+)*)", name)
+    if found is None:
+        raise _refused(name, f"name hardware as GENERATION:SHAPE, like {_EXAMPLES}", flag)
+    slices, kind, shape = int(found[1] or 1), found[2], [int(n) for n in found[3].split("x")]
+    if min(slices, *shape) < 1:
+        raise _refused(name, f"every number must be at least 1, like {_EXAMPLES}", flag)
+    if kind not in _GPUS and kind not in _TPUS:
+        known = ", ".join([*_TPUS, *_GPUS])
+        raise _refused(name, f"unknown hardware {kind}; choose {known}, like {_EXAMPLES}", flag)
+    if kind in _TPUS and len(shape) != (sides := _TPUS[kind][0]):
+        example = f"{kind}:{'x'.join('4' * sides)}"
+        raise _refused(name, f"a {kind} slice has {sides} sides, as {example}", flag)
+    return slices, kind, shape
+
+
+def _refused(name: str, why: str, flag: str = _FLAG) -> UserError:
+    return UserError(f"{flag}={name}: {why}")
 
 
 def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
-    sides, gib = _TPUS[kind]
-    if len(shape) != sides:
-        example = f"{kind}:{'x'.join('4' * sides)}"
-        raise _refused(name, f"a {kind} slice has {sides} sides, as {example}")
+    _, gib = _TPUS[kind]
     _need("libtpu", "aot-tpu")
     for key, value in _TPU_ENVIRONMENT.items():
         os.environ.setdefault(key, value)

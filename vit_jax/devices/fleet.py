@@ -19,9 +19,11 @@ def describe(mesh: Mesh) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any] | None, mesh: Mesh, batch: int) -> str:
-    """Say what a restart changed since `before`, from `describe`; "" for nothing, or nothing known.
+    """Return the line about what a restart changed; "" where nothing did.
 
-    `batch` is the global one.
+    Args:
+        before: what `describe` returned for the mesh of the checkpoint; None where it has none.
+        batch: examples of the global batch.
     """
     now = describe(mesh)
     if not before or before == now:

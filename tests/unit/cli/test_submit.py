@@ -12,6 +12,11 @@ import pytest
 import yaml
 
 from vit_jax.__main__ import main
+from vit_jax.checkpoints.checkpointer import CorruptCheckpoints
+from vit_jax.cli import submit
+from vit_jax.errors import DataError, NonFinite
+from vit_jax.process.preemption import INTERRUPTED
+from vit_jax.train.health.watchdog import HUNG
 
 ROOT = Path(__file__).parents[3]
 RUN = f"--config={ROOT}/configs/vit_l16_imagenet.py"
@@ -64,6 +69,17 @@ def jobset(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return made
 
 
+def options_of(text: str) -> dict[str, str]:
+    """Read the options with a value that a script asks sbatch for."""
+    return dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text, re.MULTILINE))
+
+
+def test_the_statuses_are_those_of_a_run() -> None:
+    bad = (DataError, CorruptCheckpoints, NonFinite)
+    assert tuple(kind.status for kind in bad) == submit._BAD
+    assert (submit._STOPPED, submit._LOST[0]) == (INTERRUPTED, HUNG)
+
+
 def test_the_script_asks_for_what_was_asked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -71,7 +87,7 @@ def test_the_script_asks_for_what_was_asked(
     words = ["--nodes=4", "--gpus-per-node", "8", "--cpus_per_task=12", "--partition=gpu,fat"]
     words += ["--account=me", "--time=2-12", "--grace=300", "--print"]
     text = said(capsys, *run, *words)
-    asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text, re.MULTILINE))
+    asked = options_of(text)
     assert asked == {
         "job-name": "l16",
         "nodes": "4",
@@ -97,7 +113,7 @@ def test_the_script_asks_for_what_was_asked(
     assert "SBATCH --ntasks" not in text
     # Where nothing is asked for, nothing is said, and a node without GPUs has one task.
     text = said(capsys, RUN, "--workdir=/mnt/runs/l16", "--gpus-per-node=0", "--print")
-    asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text, re.MULTILINE))
+    asked = options_of(text)
     assert asked == {
         "job-name": "l16",
         "nodes": "1",
