@@ -103,12 +103,19 @@ def without_rules(name: str) -> str:
 def as_in_run(name: str, *of_run: str) -> str:
     """Return the name in `of_run` of the same dataset, with the run's rules; else `name` itself.
 
-    An evaluation of an older run on its own dataset so has the splits that the run had.
+    An evaluation of an older run on its own dataset so has the splits that the run had. Captions
+    that `name` chooses stay.
     """
     plain = _place(without_rules(name))
     if _RULES.search(name):
         return name
-    return next((each for each in of_run if each and _place(without_rules(each)) == plain), name)
+    found = next((each for each in of_run if each and _place(without_rules(each)) == plain), name)
+    chosen = options(name)[1].get("captions")
+    place, others = options(found)
+    if chosen is None or others.get("captions") == chosen:
+        return found
+    words = {**dict(reversed(others.items())), "captions": chosen}
+    return f"{place}?{'&'.join(f'{key}={value}' for key, value in words.items())}"
 
 
 def same_dataset(name: str, other: str) -> bool:

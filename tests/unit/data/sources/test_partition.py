@@ -94,6 +94,9 @@ def test_a_name_has_the_rules_of_a_run() -> None:
     for spelled in ("folder:/x/?split_seed=3", "/a/../x?split_seed=3", os.path.relpath("/x")):
         name = spelled if "?" in spelled else f"folder:{spelled}?split_seed=3"
         assert as_in_run(name, run) == run, spelled
+    run = "csv:/x.csv?captions=half&rules=1"
+    assert as_in_run("/x.csv", run) == as_in_run("/x.csv?captions=half", run) == run
+    assert as_in_run("/x.csv?captions=name", run) == "csv:/x.csv?captions=name&rules=1"
 
 
 def test_one_dataset_and_one_draw_by_whatever_name() -> None:
