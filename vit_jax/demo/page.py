@@ -110,12 +110,14 @@ def make_words_answer(
     look = saliency.make_saliency(trained)
     templates = zero_shot.templates("photo")
 
+    def embed(texts: Sequence[str]) -> np.ndarray:
+        # Always as many, so that no visitor has another program compiled.
+        padded = [*texts, *[""] * (MOST_WORDS - len(texts))]
+        return pairs.embed_texts(pair, padded)[: len(texts)]
+
     @functools.lru_cache(_KEPT)
     def vectors(words: tuple[str, ...]) -> np.ndarray:
-        # Always as many, so that no visitor has another program compiled.
-        padded = [*words, *[""] * (MOST_WORDS - len(words))]
-        embed = functools.partial(pairs.embed_texts, pair)
-        return zero_shot.class_vectors(embed, padded, templates)[: len(words)]
+        return zero_shot.class_vectors(embed, [(word,) for word in words], templates)
 
     def answer(view: UInt8[np.ndarray, "H W C"], words: tuple[str, ...]) -> Reply:
         output, heat = look(jnp.asarray(view[None]))

@@ -232,11 +232,14 @@ class ZeroShotEval(EvalConfig):
     Attributes:
         templates: "openai80", "openai7", "photo", "plain", a file with one template a line, or one
             template itself; {} is the place of the class's name.
+        names: a JSON file of what each class is called, one name or several, from the class to a
+            name or a list; "" is the dataset's own name of it.
     """
 
     predictor: ClassVar[str] = "image_embedding"
 
     templates: str = "openai80"
+    names: str = ""
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 """Classes told by their names: the class whose prompts lie nearest to an image (CLIP section 3.1).
 
 A class's vector is the mean of the unit vectors of its prompts, brought to unit length again, as
-OpenAI, big_vision and open_clip have it. Scale and bias of the logits do not change which is first.
+OpenAI, big_vision and open_clip have it; one that is called several things has all their prompts.
+Scale and bias of the logits do not change which is first.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ PROMPTS = Path(__file__).with_name("prompts")
 PLACE = "{}"
 _IMAGENET = "imagenet_names.txt"  # OpenAI's, which say more than WordNet's
 _MOST = 2**20  # bytes of a file of templates
+_MOST_NAMES = 2**24  # of a file of names
 _ROWS = 256  # prompts at a time
 
 Embed = Callable[[Sequence[str]], np.ndarray]  # n texts -> unit vectors [n, E]
@@ -65,36 +68,67 @@ def templates(which: str, field: str = "templates") -> tuple[str, ...]:
     return tuple(found)
 
 
-def names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return what classes are called in a prompt.
+def names(
+    class_names: Sequence[str], file: str = "", field: str = "names"
+) -> tuple[tuple[str, ...], ...]:
+    """Return what each class is called in a prompt, one thing or several.
 
-    ImageNet's are called as OpenAI calls them; others by what stands before a comma, with blanks
-    for underscores.
+    Without a file, ImageNet's are called as OpenAI calls them; others by what stands before a
+    comma, with blanks for underscores.
 
-    Raises UserError: a class without a name, or two of one name, which nothing tells apart.
+    Args:
+        class_names: the names that the dataset has.
+        file: an object of JSON from a class to a name or a list of them; one that comes twice
+            counts twice, and classes of other datasets may be there.
+        field: the setting that names the file, for messages.
+
+    Raises UserError: a class without a name, or two of the same names, which nothing tells apart; a
+    file that cannot be read or is something else.
     """
     readable = classes.readable(class_names)
-    if readable == tuple(classes.names_by_synset().values()):
-        return tuple((PROMPTS / _IMAGENET).read_text("utf-8").splitlines())
-    found = tuple(name.partition(",")[0].replace("_", " ").strip() for name in readable)
-    for name, given in zip(found, class_names, strict=True):
-        if not name:
+    if file:
+        found = _from_file(class_names, file, field)
+    elif readable == tuple(classes.names_by_synset().values()):
+        return tuple((x,) for x in (PROMPTS / _IMAGENET).read_text("utf-8").splitlines())
+    else:
+        found = tuple((x.partition(",")[0].replace("_", " ").strip(),) for x in readable)
+    for called, given in zip(found, class_names, strict=True):
+        if not called or not all(called):
             raise UserError(f"the class {given!r} has no name, and a prompt needs one")
-    twice = sorted({name for name in found if found.count(name) > 1})
-    if twice:
-        raise UserError(
-            f"two classes are called {twice[0]!r}, and a prompt cannot tell them apart; rename one"
-        )
+    first: dict[tuple[str, ...], str] = {}
+    for called, given in zip(found, class_names, strict=True):
+        if first.setdefault(tuple(sorted(called)), given) != given:
+            raise UserError(
+                f"two classes are called {called[0]!r}, and a prompt cannot tell them apart; "
+                "rename one"
+            )
     return found
 
 
+def _from_file(class_names: Sequence[str], file: str, field: str) -> tuple[tuple[str, ...], ...]:
+    with files.refused(f"cannot read {field}={file}"):
+        tree = foreign.tree(foreign.read(Path(file).expanduser(), _MOST_NAMES), f"{field}={file}")
+    found = []
+    for name in class_names:
+        if name not in tree:
+            raise UserError(f"{field}={file} has no name of the class {name!r}", field=field)
+        called = tree[name] if isinstance(tree[name], list) else [tree[name]]
+        if not all(isinstance(each, str) for each in called):
+            raise UserError(
+                f"{field}={file}: {name!r} must have a name, or a list of names", field=field
+            )
+        found.append(tuple(each.strip() for each in called))
+    return tuple(found)
+
+
 def class_vectors(
-    embed: Embed, called: Sequence[str], templates: Sequence[str]
+    embed: Embed, called: Sequence[Sequence[str]], templates: Sequence[str]
 ) -> Float32[np.ndarray, "K E"]:
-    """Return the unit vector of each class."""
-    prompts = [line.replace(PLACE, name) for name in called for line in templates]
-    found = np.asarray(embed(prompts), np.float32).reshape(len(called), len(templates), -1)
-    return unit(found.mean(axis=1))
+    """Return the unit vector of each class; what it is called is as `names` returns it."""
+    prompts = [[line.replace(PLACE, x) for x in each for line in templates] for each in called]
+    known = {text: i for i, text in enumerate(dict.fromkeys(itertools.chain(*prompts)))}
+    found = np.asarray(embed(list(known)), np.float32)
+    return unit(np.stack([found[[known[x] for x in each]].mean(axis=0) for each in prompts]))
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -167,7 +201,7 @@ class ZeroShot:
 
     stream: EvalStream
     context: EvalContext
-    called: tuple[str, ...]
+    called: tuple[tuple[str, ...], ...]
     templates: tuple[str, ...]
 
     def run(
@@ -196,6 +230,6 @@ def create(cfg: ZeroShotEval, context: EvalContext) -> ZeroShot:
     return ZeroShot(
         stream=stream,
         context=context,
-        called=names(stream.source.class_names),
+        called=names(stream.source.class_names, cfg.names),
         templates=templates(cfg.templates),
     )

@@ -40,15 +40,36 @@ def test_templates_that_are_none(tmp_path: Path, subtests: pytest.Subtests) -> N
 
 
 def test_classes_are_called_by_their_first_name() -> None:
-    assert zero_shot.names(["red_fox", "tench, Tinca tinca"]) == ("red fox", "tench")
+    assert zero_shot.names(["red_fox", "tench, Tinca tinca"]) == (("red fox",), ("tench",))
     imagenet = zero_shot.names(list(classes.names_by_synset().values()))
     assert (len(imagenet), len(set(imagenet))) == (1000, 998)  # two names come twice, as published
-    assert imagenet[134] == "crane bird"  # WordNet calls two classes "crane"
-    assert imagenet[517] == "construction crane"
+    assert imagenet[134] == ("crane bird",)  # WordNet calls two classes "crane"
+    assert imagenet[517] == ("construction crane",)
     with pytest.raises(UserError, match=r"^the class ',' has no name, and a prompt needs one$"):
         zero_shot.names(["a", ","])
     with pytest.raises(UserError, match=r"^two classes are called 'a b', "):
         zero_shot.names(["a_b", "a b, other"])
+
+
+def test_classes_are_called_as_a_file_says(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    file = tmp_path / "names.json"
+    file.write_text('{"cat": ["cat", " tabby "], "red_fox": "fox, red", "else": []}')
+    assert zero_shot.names(["red_fox", "cat"], str(file)) == (("fox, red",), ("cat", "tabby"))
+    cases = {
+        '["cat"]': r"^names=.* holds no object of JSON",
+        '{"cat": "cat"}': r"has no name of the class 'dog'$",
+        '{"cat": "cat", "dog": 1}': r"'dog' must have a name, or a list of names$",
+        '{"cat": "cat", "dog": ["dog", 1]}': r"'dog' must have a name, or a list of names$",
+        '{"cat": "cat", "dog": ["dog", ""]}': r"^the class 'dog' has no name",
+        '{"cat": "cat", "dog": []}': r"^the class 'dog' has no name",
+        '{"cat": ["a", "b"], "dog": ["b", "a"]}': r"^two classes are called 'b', ",
+    }
+    for text, message in cases.items():
+        file.write_text(text)
+        with subtests.test(text), pytest.raises(UserError, match=message):
+            zero_shot.names(["cat", "dog"], str(file))
+    with pytest.raises(UserError, match=r"^cannot read names=.*none\.json"):
+        zero_shot.names(["cat"], str(tmp_path / "none.json"))
 
 
 def test_a_class_is_the_mean_of_the_unit_vectors_of_its_prompts() -> None:
@@ -57,8 +78,12 @@ def test_a_class_is_the_mean_of_the_unit_vectors_of_its_prompts() -> None:
     def embed(texts: list[str]) -> np.ndarray:
         return np.array([vectors[text] for text in texts])
 
-    found = zero_shot.class_vectors(embed, ["x", "y"], ["a {}", "the {}"])
+    found = zero_shot.class_vectors(embed, [("x",), ("y",)], ["a {}", "the {}"])
     np.testing.assert_allclose(found, [[0.5**0.5, 0.5**0.5], [0, 1]], atol=1e-7)
+    both = zero_shot.class_vectors(embed, [("x", "y")], ["a {}"])  # called two things
+    np.testing.assert_allclose(both, [[0.5**0.5, 0.5**0.5]], atol=1e-7)
+    thrice = zero_shot.class_vectors(embed, [("x", "x", "y")], ["a {}"])
+    np.testing.assert_allclose(thrice, [[2 / 5**0.5, 1 / 5**0.5]], atol=1e-7)
     images = np.array([[1, 0.1], [0, 1]], np.float32)
     near = zero_shot.ranked(images, found)
     assert near.tolist() == [[0, 1], [1, 0]]

@@ -56,6 +56,12 @@ class ZeroShotOptions(InputOptions):
         "{} is the place of the name; by default the run's, or openai80; of --words photo",
         "SET|FILE",
     )
+    names: str = flag(
+        "",
+        "what each class is called, one name or several whose vectors are averaged: an object of "
+        "JSON from the class to a name or a list; by default the dataset's own names",
+        "FILE.json",
+    )
     tokenizer: str = model_options.tokenizer()
     batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
     mesh: str = flag("", "--mesh.data, .fsdp, .tensor: devices, as in training", ".data=N")
@@ -80,21 +86,23 @@ def zero_shot_verb(given: ZeroShotOptions, found: Trained, mesh: MeshConfig) -> 
     )
     if not source.num_classes:
         raise UserError(f"{source.name} has no classes to name; --dataset=NAME is another")
-    cfg.templates = templates
-    zero_shot.names(source.class_names)
+    cfg.templates, cfg.names = templates, given.names
+    called = zero_shot.names(source.class_names, given.names, "--names")
     trained, pair = image_text.read(found)
     measured = image_text.measure(trained, pair, cfg, reading, source, sharding.make_mesh(mesh))
     low, high = measured["top1_interval"]
     count = len(zero_shot.templates(templates))
     prompts = f"{count:,} template{'s' * (count > 1)}"
+    several = sum(len(each) for each in called)
+    naming = f"{several:,} names" if several > len(called) else "the names"
     say(f"{title(trained)}\n{source.name}: {measured['num_examples']:,} images")
     rows = [
         ["top1", f"{measured['top1']:.2%}", f"95 % interval {low:.2%} to {high:.2%}"],
         ["top5", f"{measured['top5']:.2%}", ""],
     ]
-    among = f"by the names of {source.num_classes:,} classes, {prompts}"
+    among = f"by {naming} of {source.num_classes:,} classes, {prompts}"
     say("\n".join(["", *align(["metric", "value", among], rows, right=(1,))]))
-    write(given.out, {**measured, "templates": templates})
+    write(given.out, {**measured, "templates": templates, "names": given.names})
     return 0
 
 
@@ -125,8 +133,10 @@ def write(out: Path | None, measured: dict[str, Any]) -> None:
 
 def _tell_words(given: ZeroShotOptions, found: Trained) -> int:
     """Print which words fit each image; returns 1 where one was broken, else 0."""
-    if given.dataset or given.split or given.data_dir or given.out:
-        raise UserError("--words are of images, and --dataset, --split and --out of a split")
+    if given.dataset or given.split or given.data_dir or given.out or given.names:
+        raise UserError(
+            "--words are of images, and --dataset, --split, --names and --out of a split"
+        )
     image_text.check_texts(given.words, "word")
     templates = zero_shot.templates(given.templates or "photo", "--templates")
     names = expand(given.images, sys.stdin)
@@ -136,7 +146,7 @@ def _tell_words(given: ZeroShotOptions, found: Trained) -> int:
     for line in images.errors:
         print(f"skipped {terminal(line)}", file=sys.stderr)
     vectors = zero_shot.class_vectors(
-        lambda texts: pairs.embed_texts(pair, texts), given.words, templates
+        lambda texts: pairs.embed_texts(pair, texts), [(word,) for word in given.words], templates
     )
     chances = image_text.probabilities(pair, images.vectors, vectors)
     for file, row in zip(images.files, chances, strict=True):

@@ -20,11 +20,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("photos")
     with open(place / "all.csv", "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["path", "label", "split", "captions"])
+        table.writerow(["path", "label", "split", "captions", "same"])
         for i, (name, channel) in enumerate(SHOWN):
             (place / f"{i}.jpg").write_bytes(colors.photo(channel))
             text = json.dumps([f"it is {name}", name])
-            table.writerow([f"{i}.jpg", name, "test", text])
+            table.writerow([f"{i}.jpg", name, "test", text, "green"])
     return place
 
 
@@ -51,6 +51,18 @@ def test_classes_are_told_by_their_names(run, photos, tmp_path, capsys):
     assert "33.33%" in capsys.readouterr().out  # the names are cut: all are the first class
 
 
+def test_a_class_may_be_called_several_things(run, tmp_path, capsys):
+    names = tmp_path / "names.json"
+    names.write_text('{"red": ["red", "green"], "green": ["blue", "blue"], "blue": "it is green"}')
+    assert zero_shot.main(["vit_jax zero-shot", f"--from={run}", f"--names={names}"]) == 0
+    text = capsys.readouterr().out
+    assert "by 5 names of 3 classes, 1 template\n" in text
+    assert "50.00%" in text  # the reds, and the green one of the class "blue"
+    names.write_text('{"red": "red"}')
+    assert zero_shot.main(["vit_jax zero-shot", f"--from={run}", f"--names={names}"]) == 2
+    assert "has no name of the class 'green'" in capsys.readouterr().err
+
+
 def test_words_are_told_of_images(run, photos, tmp_path, capsys):
     files = [str(photos / "0.jpg"), str(photos / "2.jpg")]
     words = ["--words=green,red", "--templates=plain"]
@@ -62,7 +74,7 @@ def test_words_are_told_of_images(run, photos, tmp_path, capsys):
     assert zero_shot.main(["vit_jax zero-shot", f"--from={run}", *words, *files, str(broken)]) == 1
 
 
-def test_captions_find_their_images(run, tmp_path, capsys):
+def test_captions_find_their_images(run, photos, tmp_path, capsys):
     out = tmp_path / "found.json"
     words = [f"--from={run}", "--k=1,2", f"--out={out}"]
     assert retrieval.main(["vit_jax retrieval", *words]) == 0
@@ -76,6 +88,10 @@ def test_captions_find_their_images(run, tmp_path, capsys):
     assert "images find a text" in text
     assert "6 images" in text
     assert f"{found['text_to_image_r2']:.2%}" in text
+    # Captions of another column of the run's own table, in which nothing is told apart.
+    words = [f"--from={run}", f"--dataset=csv:{photos / 'all.csv'}?captions=same"]
+    assert retrieval.main(["vit_jax retrieval", *words, f"--out={out}", "--force"]) == 0
+    assert json.loads(out.read_text())["image_to_text_r1"] == pytest.approx(1 / 6)
 
 
 def test_what_is_wrong_is_one_line(run, photos, tmp_path, capsys, subtests):
