@@ -4,9 +4,11 @@
     python -m benchmarks.drawings runs/emoji/drawings [--test-artist twemoji]
 
 Needs `npm`, and `pip install cairosvg` with the cairo library. Writes below the folder
-ARTIST/HEX.png, captions-twemoji.csv with a row for each drawing, captions-twemoji-three.csv with
-those of the four artists alone, val_concept-twemoji.csv with that split, and LICENCES.txt. The
-drawings are the artists', and some licences ask to share alike: none lies in this repository.
+ARTIST/HEX.png and tables: captions-twemoji.csv with a row for each drawing, captions-twemoji-drawn
+without those that are outlined here, captions-twemoji-three with those of the four artists alone,
+val_concept-twemoji and so on with a split; names.json, what a concept is called besides its name;
+LICENCES.txt. The drawings are the artists', and some licences ask to share alike: none lies in this
+repository.
 
 A concept is what has one name in Unicode's CLDR and was drawn by all four artists. Some concepts
 are held out whole, with all that differ in who does it (man, woman, person), by a hash of
@@ -55,6 +57,10 @@ FURTHER = {
     "emojione-lines": Drawn(f"{_ICONS}/emojione-monotone@1.2.1", "EmojiOne", "CC-BY-4.0"),
     "fxemoji": Drawn(f"{_ICONS}/fxemoji@1.2.2", "Mozilla", "Apache-2.0"),
 }
+# Sets that also join with black outlines, as OpenMoji draws.
+_OUTLINES, _OUTLINED = ("noto", "fluent", "twemoji", "emojione"), "-outlined"
+SETS = ("all", "drawn", "three")  # with outlines, without, and without any further set
+FURTHER |= {f"{name}{_OUTLINED}": (ARTISTS | FURTHER)[name] for name in _OUTLINES}
 _NAMES = "emojibase-data@17.0.0"  # MIT, of Unicode's CLDR
 # Flags are nearly the same in all sets; components are hair and skin.
 _LEFT_OUT = ("component", "flags")
@@ -65,6 +71,7 @@ _QUOTES = (
 _UNSEEN = 0.22  # of the families
 SIDE = 64  # pixels of a drawing
 _PAPER = 245  # of 255; what is lighter in all channels is the paper
+NAMES = "names.json"  # what each concept is called, by its name
 SPLITS = ("train", "val_concept", "test_artist", "test_both")
 COLUMNS: tuple[str, ...] = (
     "path",
@@ -127,6 +134,16 @@ def svg(icons: Mapping[str, Any], name: str) -> str:
     return f"<svg {spaces} {size}>{icon['body']}</svg>"
 
 
+def outlined(text: str) -> str:
+    """Return a drawing with a black line around each of its shapes."""
+    head, body = text.removesuffix("</svg>").split(">", 1)
+    sides = re.search(r'width="([\d.]+)" height="([\d.]+)"', head)
+    assert sides, head
+    width = max(map(float, sides.groups())) / 36  # as OpenMoji's
+    line = f'stroke="#000" stroke-width="{width:g}" stroke-linejoin="round"'
+    return f"{head}><g {line}>{body}</g></svg>"
+
+
 def concepts(
     entries: Iterable[Mapping[str, Any]],
     left_out: Iterable[int],
@@ -157,6 +174,7 @@ def concepts(
             drawings[artist] = next(filter(None, (svg(pack, name) for name in names)), "")
         if all(drawings[artist] for artist in ARTISTS):
             there = {artist: text for artist, text in drawings.items() if text}
+            there |= {f"{x}{_OUTLINED}": outlined(there[x]) for x in _OUTLINES if x in there}
             keywords = tuple(tag for tag in entry.get("tags", ()) if tag != label)
             found.append(Concept(code, label, keywords, there))
     return found
@@ -168,15 +186,19 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", bare).strip("-")
 
 
+def half(concept: Concept) -> list[str]:
+    """Return the name and the keywords, the name as often as there are keywords."""
+    return [concept.name] * max(len(concept.keywords), 1) + list(concept.keywords)
+
+
 def rows(found: Sequence[Concept], test_artist: str) -> list[dict[str, str]]:
     """Return the rows of a table of captions, one a drawing.
 
-    `captions` are the name and the keywords; `half` has the name as often as there are keywords.
+    `captions` are the name and the keywords; `half` is as the function of that name returns it.
     """
     table = []
     for concept in found:
-        keywords = list(concept.keywords)
-        half = [concept.name] * max(len(keywords), 1) + keywords
+        captions = [concept.name, *concept.keywords]
         for artist in concept.drawings:
             split = split_of(artist, concept.name, test_artist)
             if split:
@@ -184,8 +206,8 @@ def rows(found: Sequence[Concept], test_artist: str) -> list[dict[str, str]]:
                     f"{artist}/{concept.code}.png",
                     concept.name,
                     concept.name,
-                    json.dumps([concept.name, *keywords], ensure_ascii=False),
-                    json.dumps(half, ensure_ascii=False),
+                    json.dumps(captions, ensure_ascii=False),
+                    json.dumps(half(concept), ensure_ascii=False),
                     concept.code,
                     artist,
                     split,
@@ -267,7 +289,8 @@ def read_concepts(modules: Path, sets: Mapping[str, Drawn]) -> list[Concept]:
     def read(name: str) -> Any:
         return json.loads((modules / name).read_text("utf-8"))
 
-    where = {artist: drawn.package.rpartition("@")[0] for artist, drawn in sets.items()}
+    own = {name: drawn for name, drawn in sets.items() if not name.endswith(_OUTLINED)}
+    where = {artist: drawn.package.rpartition("@")[0] for artist, drawn in own.items()}
     groups = read("emojibase-data/meta/groups.json")["groups"]
     return concepts(
         read("emojibase-data/en/data.json"),
@@ -285,7 +308,7 @@ def framed(png: bytes, side: int = SIDE) -> bytes:
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
-    drawn = (np.asarray(image) < _PAPER).any(axis=-1)
+    drawn = np.any(np.asarray(image) < _PAPER, axis=-1)
     box = Image.fromarray(drawn).getbbox() or (0, 0, *image.size)
     width, height = box[2] - box[0], box[3] - box[1]
     most = max(width, height)
@@ -315,19 +338,26 @@ def rasterise(found: Sequence[Concept], folder: Path, side: int = SIDE) -> int:
     return count
 
 
+def joins(artist: str, which: str) -> bool:
+    """Return whether a set is among those of a name in SETS."""
+    if which == "three":  # artists, beside the one held out
+        return artist in ARTISTS
+    return which == "all" or not artist.endswith(_OUTLINED)
+
+
 class Tables(NamedTuple):
     """The CSV files of drawings one of whose artists is held out."""
 
-    captions: Path
-    three: Path  # without the further sets: training drawings are of three artists
-    val_concept: Path  # the rows of that split alone, whose names are then all the classes
+    captions: Mapping[str, Path]  # by what is trained on, one of SETS
+    splits: Mapping[str, Path]  # the rows of a split alone, whose names are then all the classes
 
 
 def tables(folder: Path, test_artist: str) -> Tables:
     """Return where the tables lie."""
     name = f"captions-{test_artist}"
-    names = (name, f"{name}-three", f"val_concept-{test_artist}")
-    return Tables(*(folder / f"{each}.csv" for each in names))
+    splits = {split: folder / f"{split}-{test_artist}.csv" for split in SPLITS[1:]}
+    ends = dict(zip(SETS, ("", "-drawn", "-three"), strict=True))
+    return Tables({x: folder / f"{name}{end}.csv" for x, end in ends.items()}, splits)
 
 
 def write(folder: Path, test_artists: Sequence[str]) -> None:
@@ -339,17 +369,20 @@ def write(folder: Path, test_artists: Sequence[str]) -> None:
     lines = [f"{name}: {x.maker}, {x.licence} (npm: {x.package})\n" for name, x in sets.items()]
     names = f"names and keywords: Unicode CLDR, Unicode-3.0 (npm: {_NAMES}, MIT)\n"
     (folder / "LICENCES.txt").write_text("".join([*lines, names]))
+    called = {concept.name: half(concept) for concept in found}
+    (folder / NAMES).write_text(json.dumps(called, ensure_ascii=False, indent=1), "utf-8")
     print(
         f"{len(found):,} concepts; drew {count:,} in {time.perf_counter() - start:.0f} s: {folder}"
     )
     for artist in test_artists:
         files = tables(folder, artist)
         table = rows(found, artist)
-        write_table(table, files.captions)
-        write_table((row for row in table if row["artist"] in ARTISTS), files.three)
-        write_table((row for row in table if row["split"] == "val_concept"), files.val_concept)
+        for which, path in files.captions.items():
+            write_table((row for row in table if joins(row["artist"], which)), path)
+        for split, path in files.splits.items():
+            write_table((row for row in table if row["split"] == split), path)
         counts = [f"{s} {sum(row['split'] == s for row in table):,}" for s in SPLITS]
-        print(f"{files.captions.name}: {', '.join(counts)}")
+        print(f"{files.captions['all'].name}: {', '.join(counts)}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

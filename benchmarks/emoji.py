@@ -17,7 +17,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Arm(NamedTuple):
     Attributes:
         title: in the tables.
         held_out: whose drawings are held out.
-        three: train on the drawings of the other three artists, without the further sets.
+        sets: of drawings to train on, as `drawings.SETS` names them.
         captions: the column that they are drawn from.
         flags: what differs from the config.
         trial: is of one seed, and measured on val_concept alone.
@@ -44,7 +44,7 @@ class Arm(NamedTuple):
 
     title: str
     held_out: str = "twemoji"
-    three: bool = False
+    sets: str = "all"
     captions: str = "half"
     flags: tuple[str, ...] = ()
     trial: bool = False
@@ -59,8 +59,9 @@ _RANDAUG = (
 ARMS = {
     "twemoji": Arm("Twemoji"),
     "openmoji": Arm("OpenMoji", "openmoji"),
-    "three": Arm("Twemoji, trained on three artists", three=True),
+    "three": Arm("Twemoji, trained on three artists", sets="three"),
     "short": Arm("fewer steps", flags=_SHORT, trial=True),
+    "drawn": Arm("no drawings outlined here", sets="drawn", flags=_SHORT, trial=True),
     "randaug": Arm("RandAugment, colours not jittered", flags=_RANDAUG, trial=True),
     "names": Arm("the name as the only caption", captions="caption", flags=_SHORT, trial=True),
     "keywords": Arm(
@@ -68,12 +69,11 @@ ARMS = {
     ),
 }
 TEST = ("test_artist", "test_both")
-# Of an evaluation of a test split, by what the table calls them.
+# What is kept of each measurement of a split.
 SCORES = {
-    "image_to_text_r1": "top-1",
-    "image_to_text_r10": "R@10",
-    "text_to_image_r1": "R@1",
-    "text_to_image_r10": "R@10",
+    "name": ("top1", "top5"),
+    "called": ("top1", "top5"),
+    "found": ("image_to_text_r10", "text_to_image_r1", "text_to_image_r10"),
 }
 
 
@@ -81,7 +81,7 @@ def commands(name: str, seed: int, root: Path) -> list[tuple[list[str], Path]]:
     """Return the words of each command of a run, with the file that says that it is done."""
     arm = ARMS[name]
     files = drawings.tables(root / "drawings", arm.held_out)
-    captions = files.three if arm.three else files.captions
+    captions = files.captions[arm.sets]
     place = root / f"{name}-{seed}"
     words, workdir = place / "words.json", place / "run"
     sizes = (f"--size={_SIZE}", f"--context={_CONTEXT}")
@@ -92,20 +92,31 @@ def commands(name: str, seed: int, root: Path) -> list[tuple[list[str], Path]]:
         f"--config.seed={seed}",
         *arm.flags,
     )
-    split = "val_concept"
-    measured = (f"--from={workdir}", f"--dataset=csv:{files.val_concept}", f"--split={split}")
-    out = place / f"{split}.json"
     found: list[tuple[list[str], Path]] = [
         (["train-tokenizer", f"csv:{captions}", *sizes, f"--out={words}"], words),
         (["train", *settings, f"--workdir={workdir}"], workdir / "finished.json"),
-        (["zero-shot", *measured, "--templates={}", f"--out={out}"], out),
     ]
-    for split in () if arm.trial else TEST:
-        source = f"--dataset=csv:{captions}?captions=caption"
-        out = place / f"{split}.json"
-        verb = ["retrieval", f"--from={workdir}", source, f"--split={split}", f"--out={out}"]
-        found.append((verb, out))
+    called = f"--names={root / 'drawings' / drawings.NAMES}"
+    for split, table in files.splits.items():
+        if arm.trial and split in TEST:
+            continue
+        measured = (f"--from={workdir}", f"--dataset=csv:{table}?captions=caption")
+        for kind, verb in {
+            "name": ("zero-shot", "--templates={}"),
+            "called": ("zero-shot", "--templates={}", called),
+            "found": ("retrieval",),
+        }.items():
+            out = result(place, split, kind)
+            found.append(([*verb, *measured, f"--split={split}", f"--out={out}"], out))
     return found
+
+
+def result(place: Path, split: str, kind: str) -> Path:
+    """Return the file of what was measured on a split.
+
+    By the name alone (`name`), by the name and the keywords (`called`), by retrieval (`found`).
+    """
+    return place / f"{split}-{kind}.json"
 
 
 def run(name: str, seed: int, root: Path) -> None:
@@ -130,9 +141,13 @@ def collect(name: str, seeds: Sequence[int], root: Path) -> dict[str, Any]:
     places = [root / f"{name}-{seed}" for seed in seeds]
     rows = [metrics(place / "run") for place in places]
 
-    def read(split: str, score: str) -> list[float]:
-        found = [json.loads((place / f"{split}.json").read_text())[score] for place in places]
-        return [round(share, 5) for share in found]
+    def read(split: str) -> dict[str, dict[str, list[float]]]:
+        """Return the scores of a split, a number for each seed."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for kind, scores in SCORES.items():
+            each = [json.loads(result(place, split, kind).read_text()) for place in places]
+            found[kind] = {x: [round(one[x], 5) for one in each] for x in scores}
+        return found
 
     return {
         "arm": name,
@@ -140,10 +155,10 @@ def collect(name: str, seeds: Sequence[int], root: Path) -> dict[str, Any]:
         "seeds": list(seeds),
         "steps": max(row["step"] for row in rows[0]),
         "seconds": [round(seconds(lines)) for lines in rows],
-        "val_concept": {score: read("val_concept", score) for score in ("top1", "top5")},
         **{
-            split: {score: read(split, score) for score in SCORES}
-            for split in (() if arm.trial else TEST)
+            split: read(split)
+            for split in drawings.SPLITS[1:]
+            if not arm.trial or split not in TEST
         },
     }
 
@@ -151,14 +166,13 @@ def collect(name: str, seeds: Sequence[int], root: Path) -> dict[str, Any]:
 def baselines(root: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Measure the nearest training drawing in pixels for each table of some arms."""
     arms = [ARMS[name] for name in names if not ARMS[name].trial]
-    used = list(dict.fromkeys((arm.held_out, arm.three) for arm in arms))
+    used = list(dict.fromkeys((arm.held_out, arm.sets) for arm in arms))
     rows = []
-    for artist, three in used:
-        files = drawings.tables(root / "drawings", artist)
-        captions = files.three if three else files.captions
+    for artist, sets in used:
+        captions = drawings.tables(root / "drawings", artist).captions[sets]
         counts = {s: sum(r["split"] == s for r in drawings.read_table(captions)) for s in TEST}
         top1 = round(drawings.pixels_top1(captions), 5)
-        rows.append({"held_out": artist, "three": three, "names": counts, "pixels": top1})
+        rows.append({"held_out": artist, "sets": sets, "names": counts, "pixels": top1})
     return rows
 
 
@@ -170,35 +184,35 @@ def _percent(shares: Sequence[float]) -> str:
 
 def markdown(content: dict[str, Any]) -> str:
     """Lay out the tables: on the artist held out, and on val_concept, with the trials."""
-    head = ["held out, in %", "names", "image to name: top-1", "R@10"]
-    head += ["name to image: R@1", "R@10"]
-    lines = [head, ["---", *["--:"] * 5]]
+    head = ["held out, in %", "names", "top-1 by names", "and keywords"]
+    head += ["image to name: R@10", "name to image: R@1", "R@10"]
+    lines = [head, ["---", *["--:"] * 6]]
     for split, which in zip(TEST, ("seen", "unseen"), strict=True):
         for base in content["baselines"]:
-            chosen = [
-                row
-                for row in content["rows"]
-                if (row["held_out"], row["three"]) == (base["held_out"], base["three"])
-                and split in row
-            ]
+            chosen = [row for row in content["rows"] if _same(row, base) and split in row]
             title = f"{chosen[0]['title']}, concepts {which}"
             names = base["names"][split]
-            chances = [f"{100 * k / names:.2g}" for k in (1, 10, 1, 10)]
+            chances = [f"{100 * k / names:.2g}" for k in (1, 1, 10, 1, 10)]
             lines.append([f"{title}: chance, the commonest name", f"{names:,}", *chances])
             if which == "seen":
-                pixels = [f"{100 * base['pixels']:.1f}", "", "", ""]
+                pixels = [f"{100 * base['pixels']:.1f}", "", "", "", ""]
                 lines.append([f"{title}: the nearest drawing in pixels", f"{names:,}", *pixels])
             for row in chosen:
-                cells = [_percent(row[split][score]) for score in SCORES]
-                lines.append([f"{title}: two towers", f"{names:,}", *cells])
-    head = ["unseen concepts of the artists trained on, in %", "steps", "top-1", "top-5", "minutes"]
-    trials = [head, ["---", *["--:"] * 4]]
+                shares = [row[split]["name"]["top1"], row[split]["called"]["top1"]]
+                shares += row[split]["found"].values()
+                lines.append([f"{title}: two towers", f"{names:,}", *map(_percent, shares)])
+    head = ["unseen concepts of the artists trained on, in %", "steps", "top-1 by names"]
+    trials = [[*head, "and keywords", "minutes"], ["---", *["--:"] * 4]]
     for row in content["rows"]:
-        cells = [_percent(row["val_concept"][score]) for score in ("top1", "top5")]
+        cells = [_percent(row["val_concept"][kind]["top1"]) for kind in ("name", "called")]
         minutes = f"{statistics.fmean(row['seconds']) / 60:.0f}"
         title = row["title"] if row["trial"] else f"{row['title']} held out"
         trials.append([title, f"{row['steps']:,}", *cells, minutes])
     return f"{_table(lines)}\n\n{_table(trials)}"
+
+
+def _same(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return (row["held_out"], row["sets"]) == (other["held_out"], other["sets"])
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
@@ -219,9 +233,8 @@ def draw(content: dict[str, Any], path: Path) -> None:
     panels = figure.subplots(1, 2, width_ratios=(2, 1.4))
     for axes, split, which in zip(panels, TEST, ("seen", "unseen"), strict=True):
         for i, row in enumerate(rows):
-            key = (row["held_out"], row["three"])
-            base = next(b for b in content["baselines"] if (b["held_out"], b["three"]) == key)
-            shares = [100 * share for share in row[split]["image_to_text_r1"]]
+            base = next(base for base in content["baselines"] if _same(row, base))
+            shares = [100 * share for share in row[split]["called"]["top1"]]
             bar = axes.bar(i + 0.2, statistics.fmean(shares), 0.36, color="0.35")
             axes.plot([i + 0.2] * len(shares), shares, "o", color="white", markersize=4, mec="0")
             bar.set_label("two towers, dots: seeds" if i == 0 else "")

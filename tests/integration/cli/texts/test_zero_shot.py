@@ -60,7 +60,7 @@ def test_a_class_may_be_called_several_things(run, tmp_path, capsys):
     assert "50.00%" in text  # the reds, and the green one of the class "blue"
     names.write_text('{"red": "red"}')
     assert zero_shot.main(["vit_jax zero-shot", f"--from={run}", f"--names={names}"]) == 2
-    assert "has no name of the class 'green'" in capsys.readouterr().err
+    assert "has no name of the class 'blue'" in capsys.readouterr().err
 
 
 def test_words_are_told_of_images(run, photos, tmp_path, capsys):
