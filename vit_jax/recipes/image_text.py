@@ -308,7 +308,7 @@ def emoji() -> Config:
     config.data.transform.area = (0.5, 1.0)
     config.data.transform.color_jitter = 0.6
     config.optim.warmup = "5%"
-    config.duration = "9000 steps"
+    config.duration = "6000 steps"
     config.evals = {"val": RetrievalEval(split="val_concept", every="50%", transform=plain)}
     config.checkpoint = CheckpointConfig(every="10%", keep_best=0)  # the last one counts
     return config
