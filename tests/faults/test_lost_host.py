@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that loses a host goes on over those that are left, as if it had never had it."""
+"""A run names the host that it waits for; if it loses one, it goes on as if it had never had it."""
 
 import os
 import re
@@ -16,16 +16,19 @@ from tests.faults.test_processes import TOLD
 from tests.integration.train.test_layouts import by_hand
 from tests.integration.train.test_processes import ARGS, CONFIG, ROOT
 from tests.integration.train.test_resume import finish
+from tests.unit.train.health.test_stragglers import SCALARS
 from vit_jax.checkpoints.config import steps_in
 from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.process.startup import HEARTBEAT_TIMEOUT
 from vit_jax.train.report.writers import read_jsonl
 
-STEPS = 12
+STEPS = 16
+SLOW = 1  # the process that the others wait for
 RUN = (
     "--config.data.batch_size=24",  # over 3 or 2
     f"--config.duration={STEPS} steps",
     f"--config.evals.val.every={STEPS} steps",
+    "--config.checkpoint.every=8 steps",
 )
 ALONE = (f"--config={ROOT}/{CONFIG}", *ARGS[1:], *RUN)  # of this process
 # How a process ends whose peer is gone: by itself, or by jax's coordination service (SIGABRT).
@@ -42,17 +45,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(count: int, workdir: Path) -> list:
     slowed = ("-m", "tests.integration.train.slowed")
     command = [sys.executable, *slowed, f"--workdir={workdir}", *ARGS, *RUN]
-    shared = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "SLOW": "0.5"}
+    shared = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     return [
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=shared | env,
+            env=shared | env | {"SLOW": "0.5" if index == SLOW else "0"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for env in by_hand(count)
+        for index, env in enumerate(by_hand(count))
     ]
 
 
@@ -83,6 +86,14 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for process in three:
             process.kill()
     return workdir
+
+
+def test_the_slow_one_is_named(lost: Path) -> None:
+    """In the lines before the checkpoint: those of the start tell of that."""
+    rows = [r for r in read_jsonl(lost / "metrics.jsonl") if "train/loss" in r]
+    assert [SCALARS[0] in row for row in rows[:8]] == [False] + 7 * [True]
+    assert [row[SCALARS[0]] for row in rows[6:8]] == [SLOW, SLOW]
+    assert min(row[SCALARS[1]] for row in rows[6:8]) > 0.3
 
 
 @pytest.mark.slow
