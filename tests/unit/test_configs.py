@@ -159,6 +159,8 @@ def choices(cfg: Config) -> frozenset[tuple[Any, ...]]:
     taught = isinstance(cfg.objective, DistillConfig)
     # A teacher is heard by the one head that there is, or by the second, or that one hears labels.
     made = {(family,), ("heads", distilled, taught)}
+    if cfg.objective.embeds_texts:  # whose sigmoid loss is another than the classifiers'
+        made.add(("pairs", tree["objective.loss"]))
     made |= {(family, name, choice(name)) for name in _OF_FAMILY if choice(name)}
     made |= {(name, choice(name)) for name in _OF_ANY}
     return frozenset(made)
@@ -175,7 +177,6 @@ TRAINED = (
     "deit_distilled_imagenet:b16_384",
     "swin_imagenet:b_384",
     "bit_r50x1_imagenet_distilled",
-    "finetune_digits:probe",
     "finetune_vit:cifar10",
     "mixer_b16_imagenet",
     "convit_digits",
@@ -183,14 +184,12 @@ TRAINED = (
     "resnet_digits",
     "vit_b16_imagenet_mpp",
     "mae_imagenet:b16",
-    "mae_finetune:b16",
     "mae_linear:b16",
     "unlabelled_digits:dino",
     "flexivit_imagenet:s",
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
-    "captions_small",
 )
 
 
