@@ -64,8 +64,6 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
         changes: dict[str, Any] = {"num_classes": 5} if "^head/" in cfg.init.skip else {}
         if "^pre_logits/" in cfg.init.skip:
             changes["pre_logits_dim"] = 16
-        if getattr(cfg.model, "base_patch", ()):  # it starts from a ViT of one size
-            changes |= {"base_patch": (), "base_grid": (), "drawn_patches": ()}
         if isinstance(cfg.model, SwinConfig):
             changes["window"] = (2,)
         elif hasattr(cfg.model, "patch"):
