@@ -4,17 +4,34 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import inference, prune, token_merging
+from benchmarks import inference, prune, token_merging, turns
 from vit_jax import config as config_lib
 
 DOCS = token_merging.PICTURE.parent.parent
 
 
+class Here:
+    """A side in this process; test_benchmarks.py's training steps have processes of their own."""
+
+    def __init__(self, make: turns.Make, **settings: Any) -> None:
+        self.facts, self.turn = make(**settings)
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @pytest.mark.slow
-def test_inference_measures_merging_beside_none_at_each_batch_size(tmp_path: Path) -> None:
+def test_inference_measures_merging_beside_none_at_each_batch_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "Side", Here)
     sizes = ["--batch", "2", "3", "--rounds=1", "--seconds=0", f"--out={tmp_path}"]
     inference.main(["--variant=vit_mu_8x8", *sizes, "--token_merging", "2"])
     (path,) = tmp_path.glob("*.json")
