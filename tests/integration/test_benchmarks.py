@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,22 @@ def _rows(directory: Path) -> list[dict]:
     return content["rows"]
 
 
+class Here:
+    """A side in this process; those of input_pipeline have processes of their own."""
+
+    def __init__(self, make: turns.Make, **settings: Any) -> None:
+        self.facts, self.turn = make(**settings)
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @pytest.mark.slow
-def test_train_step_writes_a_row_for_each_work_and_peer(tmp_path):
+def test_train_step_writes_a_row_for_each_work_and_peer(tmp_path, monkeypatch):
+    monkeypatch.setattr(turns, "Side", Here)
     sizes = ["--batch=8", "--rounds=1", "--seconds=0"]
     train_step.main(["--variant=vit_mu_8x8", *sizes, f"--out={tmp_path}", "--peers", "plain Flax"])
     rows = _rows(tmp_path)

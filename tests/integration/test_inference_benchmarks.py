@@ -4,27 +4,14 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import inference, prune, token_merging, turns
+from tests.integration.test_benchmarks import Here
 from vit_jax import config as config_lib
 
 DOCS = token_merging.PICTURE.parent.parent
-
-
-class Here:
-    """A side in this process; test_benchmarks.py's training steps have processes of their own."""
-
-    def __init__(self, make: turns.Make, **settings: Any) -> None:
-        self.facts, self.turn = make(**settings)
-
-    def __enter__(self) -> "Here":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.mark.slow
