@@ -43,7 +43,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 
 # Commands that need a network, an accelerator, a cluster or a set-up of their own: their flags and
-# paths are checked, but they are not run. Everything else is.
+# paths are checked, but they are not run. Everything else is, or is planned (`PLANNED`).
 OUTSIDE = {
     "~/venv-tf/bin/pip",
     "~/venv-tf/bin/vit_jax",
