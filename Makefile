@@ -31,7 +31,7 @@ test: $(VENV)/installed-dev
 # these tests wait for a process to end, so three go side by side on two cores. The shapes of annotated arrays,
 # which the tests before have checked of every family, are not checked again.
 test-all: test
-	$(RUN) -m pytest -n 3 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
+	$(RUN) -m pytest -p no:nbmake -p no:anyio -n 3 --dist worksteal --jaxtyping-packages= $(addprefix --ignore=,$(FIRST))
 
 # The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.

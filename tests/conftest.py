@@ -36,6 +36,8 @@ os.environ.setdefault("XLA_FLAGS", _FLAGS)
 if version("jaxlib") == "0.10.0":  # it logs errors for each program that it reads from the cache
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# The lines of Python behind each operation of a program take a tenth of the time to lower it.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # A collective of 8 devices blocks a thread each; where two run at once, a pool of 8 deadlocks.
 os.environ.setdefault("PJRT_NPROC", "32")
 

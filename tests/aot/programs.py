@@ -33,8 +33,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "convit": ("convit_ti", {"depth": 2, "local_up_to_layer": 1, "scan_unroll": 1, **_SMALL}),
     "cait": ("cait_xxs24", {"depth": 2, "token_depth": 1, "scan_unroll": 1, **_SMALL}),
-    "regnet": ("regnety_200mf", {"depth": 4, **_SMALL}),
-    "mixer": ("mixer_b16", {"dim": 256, "channel_mlp_dim": 1024, "depth": 2, "scan_unroll": 1}),
+    "regnet": ("regnety_200mf", {"depth": 1, **_SMALL}),
 }
 
 

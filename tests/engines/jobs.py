@@ -22,6 +22,7 @@ from vit_jax.workdir.mirror import GRACE
 STEPS = 160
 RUN = (
     *SMALL,
+    "--config.mesh.fsdp=2",  # of each array a part on each node
     "--config.model.dropout_rate=0.1",
     f"--config.duration={STEPS}steps",
     "--config.optim.warmup=5steps",

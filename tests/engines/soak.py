@@ -38,7 +38,7 @@ def main() -> None:
         # All nodes share it: a node that compiles alone would look like one that hangs.
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(place / "programs"))
         jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
-        finish(place / "reference", "--config.mesh.data=2", run=jobs.RUN)
+        finish(place / "reference", run=jobs.RUN)  # on two devices
         with slurm.running(place / "slurm") as cluster, s3.running(place / "moto.log") as server:
             end = time.monotonic() + 60 * asked.minutes
             while time.monotonic() < end:

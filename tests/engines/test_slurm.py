@@ -34,7 +34,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    finish(workdir, "--config.mesh.data=2", run=RUN)
+    finish(workdir, run=RUN)  # on two of this process's devices
     return workdir
 
 
@@ -42,6 +42,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_of_two_nodes_goes_on_after_each_fault(
     slurm: Slurm, undisturbed: Path, tmp_path: Path
 ) -> None:
+    """A task is killed in the test below."""
     workdir = tmp_path / "run"
     # At this pace a minute is less than half of the run.
     job = Job(slurm, tmp_path, str(workdir), 1.0, "--time=1", "--signal=TERM@10")
@@ -55,11 +56,6 @@ def test_a_run_of_two_nodes_goes_on_after_each_fault(
     job.returns()
     slurm.ask("scontrol", "update", f"job={job.number}", "TimeLimit=60")
     job.hold(0.05)
-    job.goes_on()
-    trains()
-    # A task is killed: srun ends the other one, and with 137.
-    job.signal(1, signal.SIGKILL)
-    job.returns()
     job.goes_on()
     trains()
     # A job of higher priority needs the nodes.
@@ -85,9 +81,11 @@ def test_a_run_of_two_nodes_goes_on_after_each_fault(
 def test_a_run_in_a_bad_bucket_killed_at_random(
     slurm: Slurm, undisturbed: Path, tmp_path: Path
 ) -> None:
+    """A task is killed: srun ends the other one, and with 137; a node has a new disk."""
     with s3.running(tmp_path / "moto") as server:
         given = {"seed": 3, "kinds": ("SIGKILL",), "times": 1}
-        print(jobs.soak(slurm, server, tmp_path, undisturbed, **given))
+        done = jobs.soak(slurm, server, tmp_path, undisturbed, **given)
+    assert "SIGKILL 1, new disk 1" in done
     assert all(server.counts.values()), server.counts
 
 
@@ -145,7 +143,7 @@ def test_a_sweep_as_an_array(slurm: Slurm, tmp_path: Path) -> None:
     body = (
         "def sweep():\n"
         f"    yield {{**SMALL, 'duration': '10 steps', 'data.name': 'folder:{tmp_path}/none'}}\n"
-        "    yield {**SMALL, 'duration': '2000 steps'}\n"
+        "    yield {**SMALL, 'duration': '1200 steps'}\n"
     )
     place = tmp_path / "out"
     sweep = files.write(tmp_path / "two.py", body)

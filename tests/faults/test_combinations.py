@@ -14,8 +14,9 @@ from tests.faults.combinations import check, draw, prepare
 from vit_jax.settings.fields import flatten, plain
 
 MORE = os.environ.get("COMBINATIONS")
-# Killed and continued; a run that is told to stop is tests/faults/test_signals.py's.
-CHOSEN = (3,)
+# Told to stop, with LoRA, an average, micro-batches and a worker; a run that is killed is
+# tests/smoke/test_runs.py's.
+CHOSEN = (20,)
 
 
 @pytest.fixture(scope="module")

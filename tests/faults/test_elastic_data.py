@@ -33,7 +33,8 @@ def test_workers_0_to_2_and_hosts_1_to_2_leave_the_global_order_as_it_was(tmp_pa
     source = data.open_source(f"folder:{tmp_path}")
     steps, stopped = 6, 2  # of 20 examples: beyond the second epoch
     reference = take(source, steps, 0, 0, 1, num_workers=0)
-    shares = [take(source, steps - stopped, stopped, host, 2, num_workers=2) for host in range(2)]
+    rest = steps - stopped
+    shares = [take(source, rest, stopped, i, 2, num_workers) for i, num_workers in ((0, 2), (1, 0))]
     for step, (one, two) in enumerate(zip(*shares, strict=True), stopped):
         for key, whole in reference[step].items():
             np.testing.assert_array_equal(np.concatenate([one[key], two[key]]), whole)

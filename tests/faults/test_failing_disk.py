@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import disks
-from tests.integration.train.test_processes import start
+from tests.integration.train.test_processes import ARGS, CONFIG, ROOT, start
+from tests.integration.train.test_resume import finish
 from vit_jax.errors import IO_ERROR
 
 
@@ -18,9 +19,8 @@ def test_reads_that_fail_end_a_start_and_take_nothing(tmp_path: Path) -> None:
         pytest.skip("no C compiler (cc) is in PATH")
     switch, env = found
     run = tmp_path / "run"
-    process = start(run, 1, "--config.checkpoint.keep=1", **env)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 0, output
+    here = (f"--config={ROOT}/{CONFIG}", *ARGS[1:], "--config.checkpoint.keep=1")
+    finish(run, run=here)
     (run / "finished.json").unlink()
     before = sorted(os.walk(run / "checkpoints"))
     switch.touch()
@@ -30,6 +30,4 @@ def test_reads_that_fail_end_a_start_and_take_nothing(tmp_path: Path) -> None:
     assert "Input/output error (errno 5)" in output.splitlines()[-1]
     assert sorted(os.walk(run / "checkpoints")) == before
     switch.unlink()
-    process = start(run, 1, "--config.checkpoint.keep=1", **env)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 0, output
+    finish(run, run=here)

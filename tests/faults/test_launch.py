@@ -47,8 +47,7 @@ MOMENTS = [
     "numpy",
     "jax._src.core",
 ]
-MOMENTS += ["flax", "vit_jax.config", "optax", "vit_jax.cli.dry_run"]
-MOMENTS += ["verb: vit_jax.cli.summary", "verb: jax._src.core", "verb: flax"]
+MOMENTS += ["flax", "vit_jax.cli.dry_run", "verb: vit_jax.cli.summary", "verb: jax._src.core"]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes of one run that would not train the same thing: each says so in one line, and ends."""
 
-import re
 import socket
 from pathlib import Path
 
@@ -17,15 +16,14 @@ from vit_jax.train.health import peers
 CONFIG = "--config=configs/vit_mu_digits.py"
 
 
-def two(places: tuple[Path, Path], *own: tuple[str, ...]) -> list[str]:
-    """Start two processes with flags of their own; returns the last line of each."""
+def two(*places: Path) -> list[str]:
+    """Start two processes with workdirs of their own; returns the last line of each."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     cluster = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
     processes = [
-        start(place, 1, *args, **cluster, JAX_PROCESS_ID=str(i))
-        for i, (place, args) in enumerate(zip(places, own, strict=True))
+        start(place, 1, **cluster, JAX_PROCESS_ID=str(i)) for i, place in enumerate(places)
     ]
     outputs = [p.communicate(timeout=120)[0] for p in processes]
     assert [p.returncode for p in processes] == [2, 2], "\n".join(outputs)
@@ -34,33 +32,22 @@ def two(places: tuple[Path, Path], *own: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_other_numbers_are_named_by_both(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    first, second = two((place, place), (), ("--config.seed=1", "--config.model.dim=32"))
-    assert first == second
-    assert re.search(
-        r"process 1 on \S+ is about to train something else than process 0 on \S+: "
-        r"model.dim: 32, not 16; seed: 1, not 0; start all with one command",
-        first,
-    )
-    assert not list(place.glob("checkpoints/*"))
-
-
-@pytest.mark.slow
 def test_a_workdir_that_is_not_shared_is_named_by_both(tmp_path: Path) -> None:
-    lines = two((tmp_path / "here", tmp_path / "there"), (), ())
+    lines = two(tmp_path / "here", tmp_path / "there")
     assert "process 1 on" in lines[0]
     assert f"does not find in {tmp_path / 'here'} what process 0" in lines[0]
     assert f"does not find in {tmp_path / 'there'} what process 0" in lines[1]
+    assert not list(tmp_path.glob("*/checkpoints/*"))
+
+
+def of(*args: str) -> dict:
+    argv = ["main.py", CONFIG, *args]
+    cfg = cli_flags.read_config(argv)
+    split = {"name": args[0] if args else "", "examples": 3, "digest": "aa"}
+    return peers.facts(config_json.to_json(cfg), {"train": split}, ["a", "b"])
 
 
 def test_what_is_compared_and_what_each_host_has_of_its_own() -> None:
-    def of(*args: str) -> dict:
-        argv = ["main.py", CONFIG, *args]
-        cfg = cli_flags.read_config(argv)
-        split = {"name": args[0] if args else "", "examples": 3, "digest": "aa"}
-        return peers.facts(config_json.to_json(cfg), {"train": split}, ["a", "b"])
-
     assert peers.differences(of(), of("--config.data.data_dir=/other")) == []
     assert peers.differences(of(), of("--config.data.num_workers=3")) == []
     assert peers.differences(of(), of("--config.mesh.fsdp=2")) == ["mesh.fsdp: 2, not 1"]
@@ -79,6 +66,26 @@ def test_what_is_compared_and_what_each_host_has_of_its_own() -> None:
 def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(peers, "_PAUSES", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("_two_processes")
+@pytest.mark.parametrize("index", [0, 1])
+def test_other_numbers_are_named_by_both(
+    index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [["one", "token", of("--config.model.dim=16")]]
+    told += [["two", "", of("--config.model.dim=32", "--config.seed=1")]]
+    answers = [told, [True, True]]
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(peers, "_sees", lambda *_: True)
+    monkeypatch.setattr(peers, "gather", lambda own: answers.pop(0))
+    line = (
+        r"^process 1 on two is about to train something else than process 0 on one: "
+        r"model.dim: 32, not 16; seed: 1, not 0; start all with one command"
+    )
+    with pytest.raises(UserError, match=line):
+        peers.agree(told[index][2], tmp_path)
+    assert not answers
 
 
 @pytest.mark.usefixtures("_two_processes")

@@ -17,6 +17,8 @@ ARGS = (
     "--config.optim.warmup=1 steps",
     "--config.log.every=1 steps",
     "--config.log.tensorboard=false",
+    *("--config.evals.val=none", "--config.evals.test=none", "--config.checkpoint.keep_best=0"),
+    "--config.checkpoint.metric=",
 )
 
 

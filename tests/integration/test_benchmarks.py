@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,22 @@ def _rows(directory: Path) -> list[dict]:
     return content["rows"]
 
 
+class Here:
+    """A side in this process; those of input_pipeline have processes of their own."""
+
+    def __init__(self, make: turns.Make, **settings: Any) -> None:
+        self.facts, self.turn = make(**settings)
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @pytest.mark.slow
-def test_train_step_writes_a_row_for_each_work_and_peer(tmp_path):
+def test_train_step_writes_a_row_for_each_work_and_peer(tmp_path, monkeypatch):
+    monkeypatch.setattr(turns, "Side", Here)
     sizes = ["--batch=8", "--rounds=1", "--seconds=0"]
     train_step.main(["--variant=vit_mu_8x8", *sizes, f"--out={tmp_path}", "--peers", "plain Flax"])
     rows = _rows(tmp_path)
@@ -93,7 +108,9 @@ def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_peft_measures_every_way_beside_full_fine_tuning():
+def test_peft_measures_ways_beside_full_fine_tuning(monkeypatch):
+    ways = {name: peft.WAYS[name] for name in ("full", "LoRA", "biases")}
+    monkeypatch.setattr(peft, "WAYS", ways)  # each is a step to compile
     found = peft.costs("vit_mu8_16", 4, 1)
     table = peft.costs_table(found).splitlines()
     assert [line.split(" | ")[0] for line in table[2:]] == [f"| {way}" for way in peft.WAYS]

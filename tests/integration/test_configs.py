@@ -62,12 +62,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
         cfg.init.weights = write_pair(cfg, tmp_path / "init")
     elif cfg.init.weights:
         changes: dict[str, Any] = {"num_classes": 5} if "^head/" in cfg.init.skip else {}
-        if "^fc_norm/" in cfg.init.skip:  # MAE's encoder
-            changes["fc_norm"] = False
         if "^pre_logits/" in cfg.init.skip:
             changes["pre_logits_dim"] = 16
-        if getattr(cfg.model, "base_patch", ()):  # it starts from a ViT of one size
-            changes |= {"base_patch": (), "base_grid": (), "drawn_patches": ()}
         if isinstance(cfg.model, SwinConfig):
             changes["window"] = (2,)
         elif hasattr(cfg.model, "patch"):

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import inference, prune, token_merging
+from benchmarks import inference, prune, token_merging, turns
+from tests.integration.test_benchmarks import Here
 from vit_jax import config as config_lib
 
 DOCS = token_merging.PICTURE.parent.parent
 
 
 @pytest.mark.slow
-def test_inference_measures_merging_beside_none_at_each_batch_size(tmp_path: Path) -> None:
+def test_inference_measures_merging_beside_none_at_each_batch_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "Side", Here)
     sizes = ["--batch", "2", "3", "--rounds=1", "--seconds=0", f"--out={tmp_path}"]
     inference.main(["--variant=vit_mu_8x8", *sizes, "--token_merging", "2"])
     (path,) = tmp_path.glob("*.json")

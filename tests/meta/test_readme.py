@@ -21,6 +21,7 @@ import pytest
 from configs import vit_mu_digits
 from tests import captioned
 from tests.photos import write_folder
+from tests.undrawn import undrawn  # noqa: F401  (`made` draws)
 from tests.unit.test_configs import FILES as CONFIG_FILES
 from tests.unit.test_configs import load
 from vit_jax import config as config_lib
@@ -42,7 +43,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 
 # Commands that need a network, an accelerator, a cluster or a set-up of their own: their flags and
-# paths are checked, but they are not run. Everything else is.
+# paths are checked, but they are not run. Everything else is, or is planned (`PLANNED`).
 OUTSIDE = {
     "~/venv-tf/bin/pip",
     "~/venv-tf/bin/vit_jax",
@@ -155,8 +156,9 @@ PRINTING = [c for block, _ in SHOWN for c in commands(block) if "--workdir" not 
 
 
 def _same(command: Command) -> tuple[str, ...]:
-    """Drop where a command writes: what is left says what it does."""
-    return tuple(w for w in command.words if not w.startswith("--workdir="))
+    """Drop where a command writes, and how it augments: what is left says what it does."""
+    dropped = ("--workdir=", "--config.data.transform.")
+    return tuple(w for w in command.words if not w.startswith(dropped))
 
 
 # What two pages say is run once: in order, if it is there.
@@ -168,6 +170,23 @@ RUN = [
     if c.words[0] == "python" and c.page not in APART and c not in PRINTING and _runs_here(c)
     if _ONCE[_same(c)] is c
 ]
+# Another's start: it is trained there.
+_STARTS = {c.words for c in RUN if "--workdir=runs/fractals" in c.words}
+
+
+def _kind(command: Command) -> tuple[str, ...]:
+    """Return the recipe of a run, and what else decides how it goes."""
+    (config,) = [w for w in command.words if w.startswith("--config=")]
+    recipe = re.sub("_(digits|folder)$", "", Path(config[9:].partition(":")[0]).stem)
+    ways = ("--config.init.weights=", "--config.lora.", "--profile=")
+    return recipe, *(way for way in ways if any(w.startswith(way) for w in command.words))
+
+
+# The first run of each kind is trained, but ImageNet's (tests/integration/test_configs.py). Others
+# are planned by --dry_run, which reads data and weights, checks every field and traces a step.
+_RUNS = [c for c in RUN if any(w.startswith("--workdir=") for w in c.words)]
+_FIRST = {kind: c.words for c in reversed(_RUNS) if "imagenet" not in (kind := _kind(c))[0]}
+PLANNED = {c.words for c in _RUNS} - {*_FIRST.values()} - _STARTS
 # The width of all that is trained here.
 SMALL = {"dim": "16", "num_heads": "4", "mlp_dim": "32"}
 
@@ -291,7 +310,9 @@ def _slow_outside_readme(command: Command) -> object:
 
 
 @pytest.mark.usefixtures("at_root")
-@pytest.mark.parametrize("command", [_slow_outside_readme(c) for c in RUN])
+@pytest.mark.parametrize(
+    "command", [_slow_outside_readme(c) for c in RUN if c.words not in _STARTS]
+)
 def test_command_runs(
     command: Command, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -299,16 +320,24 @@ def test_command_runs(
     if re.search(r"(=ckpt:|--from=)runs/", " ".join(words)):
         request.getfixturevalue("place")
     if "--config.init.weights=ckpt:runs/fractals" in words:  # of the command before it
-        before = next(c for c in RUN if "--workdir=runs/fractals" in c.words)
+        (before,) = [c for c in RUN if c.words in _STARTS]
         call_well(before, tmp_path / "before", photos)
+        assert last_step(tmp_path / "before" / "run") == 3
         weights = f"--config.init.weights=ckpt:{tmp_path / 'before' / 'run'}"
         rest = tuple(word for word in words if "init.weights" not in word)
         command = dataclasses.replace(command, words=(*rest, weights))
+    if words in PLANNED:
+        plan = dataclasses.replace(command, words=(*command.words, "--dry_run"))
+        assert "\nRUN\n" in call_well(plan, tmp_path, photos)
+        return
     call_well(command, tmp_path, photos)
     if any(word.startswith("--workdir") for word in command.words):
-        steps = [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
-        assert steps[-1] == 3
+        assert last_step(tmp_path / "run") == 3
         assert (tmp_path / "run" / "learning_curve.png").is_file()
+
+
+def last_step(workdir: Path) -> int:
+    return read_jsonl(workdir / "metrics.jsonl")[-1]["step"]
 
 
 def make(*args: str) -> str:

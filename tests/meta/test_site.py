@@ -2,6 +2,7 @@
 """The site builds without a warning, has all that is public, and needs no other host."""
 
 import dataclasses
+import fcntl
 import functools
 import http.server
 import json
@@ -49,9 +50,19 @@ from website import models as models_page  # noqa: E402
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as `make docs` does: links, anchors and names that lead nowhere are errors.
 
-    The sizes of all but a few models are made up.
+    The sizes of all but a few models are made up. One of pytest's workers builds it for all.
     """
-    place = tmp_path_factory.mktemp("site") / "site"
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "site").exists():
+            _build(shared / "unchecked").rename(shared / "site")
+    return shared / "site"
+
+
+def _build(place: Path) -> Path:
     words = [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", str(place)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "JAX_NUM_CPU_DEVICES": "1"}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)

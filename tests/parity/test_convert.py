@@ -59,14 +59,14 @@ def test_every_form_of_eva(name: str, tmp_path: Path) -> None:
 def check(cfg: ViTConfig, model: "torch.nn.Module", path: Path) -> None:
     """Compare the logits where the file holds more than the variables."""
     module = models.create(cfg)
-    params, _ = models.init(module, cfg, jax.random.key(0))
+    params = jax.jit(lambda key: models.init(module, cfg, key)[0])(jax.random.key(0))
     export.save(path, weights.to_timm({"params": params}, cfg))
     model.load_state_dict(load_file(path), strict=True)
     image = images(cfg, seed=0)
     with torch.no_grad():
         expected = model.eval()(to_torch(image)).numpy()
     with jax.default_matmul_precision("highest"):
-        out = module.apply({"params": params}, jnp.asarray(image))
+        out = jax.jit(module.apply)({"params": params}, jnp.asarray(image))
     np.testing.assert_allclose(out.logits, expected, atol=TOLERANCE, rtol=0)
 
 

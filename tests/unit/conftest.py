@@ -67,4 +67,7 @@ def _take(path: Path) -> bytes:
 
 def _dump_programs(folder: Path | None) -> None:
     if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_dump_ir_to", str(folder or ""))
+        config = sys.modules["jax"].config
+        config.update("jax_dump_ir_to", str(folder or ""))
+        # They are a half of the lines that are counted.
+        config.update("jax_traceback_in_locations_limit", 10 if folder else 0)

@@ -133,14 +133,15 @@ def _shrink_dino(cfg: Config) -> None:
 
 
 # What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
-# they belong, and SAM in train/test_sam.py. _OF_FAMILY goes by the parameters' names. AdamW and SGD
-# train every family in train/test_families.py, Muon finds what it steps in every family's tree in
-# optim/test_build.py.
+# they belong, and SAM in train/test_sam.py, several sizes of patches in train/test_patch_sizes.py.
+# _OF_FAMILY goes by the parameters' names. AdamW and SGD train every family in
+# train/test_families.py, Muon finds what it steps in every family's tree in optim/test_build.py: a
+# run differs by whether a family has statistics beside its parameters.
 _OF_FAMILY = ("init.weights", "optim.freeze", "optim.layer_decay")
+_WITH_STATISTICS = ("RegNetConfig", "ResNetConfig")
 # Of any: what sees logits, gradients or leaves of whatever shape.
 _OF_ANY = (
-    *("optim.name", "objective.loss", "objective.train_mode"),
-    *("objective.distill.kind", "objective.distill.teacher.family", "objective.family"),
+    *("optim.name", "objective.train_mode", "objective.distill.kind", "objective.family"),
     *("objective.lock", "model.head_norm"),
 )
 
@@ -158,7 +159,10 @@ def choices(cfg: Config) -> frozenset[tuple[Any, ...]]:
     family, distilled = tree["model.family"], bool(tree.get("model.distilled"))
     taught = isinstance(cfg.objective, DistillConfig)
     # A teacher is heard by the one head that there is, or by the second, or that one hears labels.
-    made = {(family,), ("heads", distilled, taught)}
+    made: set[tuple[Any, ...]] = {("heads", distilled, taught)}
+    made.add(("statistics", family in _WITH_STATISTICS))
+    # A sigmoid loss of pairs is another than of classes.
+    made.add(("loss", cfg.objective.embeds_texts, tree.get("objective.loss")))
     made |= {(family, name, choice(name)) for name in _OF_FAMILY if choice(name)}
     made |= {(name, choice(name)) for name in _OF_ANY}
     return frozenset(made)
@@ -170,27 +174,19 @@ TRAINED = (
     "cait_imagenet:xxs24_384",
     "tenth_digits:distilled",
     "finetune_bit:cifar10",
-    "augreg_imagenet:r26_vit_s32,light2,0.1,0.1",
     "deit3_imagenet:s16",
     "deit_distilled_imagenet:b16_384",
     "swin_imagenet:b_384",
-    "bit_r50x1_imagenet_distilled",
-    "finetune_digits:probe",
     "finetune_vit:cifar10",
     "mixer_b16_imagenet",
-    "convit_digits",
-    "regnet_digits",
     "resnet_digits",
     "vit_b16_imagenet_mpp",
     "mae_imagenet:b16",
-    "mae_finetune:b16",
     "mae_linear:b16",
     "unlabelled_digits:dino",
-    "flexivit_imagenet:s",
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
-    "captions_small",
 )
 
 

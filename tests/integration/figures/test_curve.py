@@ -61,6 +61,7 @@ def test_the_run_the_curve_and_evaluate_name_one_step(tmp_path, axes, capsys, mo
     cfg.model = dataclasses.replace(cfg.model, dim=16, depth=1, num_heads=2, mlp_dim=32)
     cfg.duration, cfg.log.tensorboard, cfg.data.batch_size = "40 steps", False, 16
     cfg.optim.lr, cfg.optim.warmup, cfg.evals["val"].every = 0.3, "1 steps", "8 steps"
+    cfg.mesh.data = 1
     run = tmp_path / "run"
     fit(cfg, run)
     kept = load(str(run))

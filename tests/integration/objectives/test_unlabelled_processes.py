@@ -24,7 +24,7 @@ SMALL = (
     *(f"--config.duration={STEPS} steps", "--config.optim.warmup=2 steps"),
     *("--config.checkpoint.every=3 steps", "--config.checkpoint.keep_best=0"),
     "--config.checkpoint.keep=9",
-    *("--config.log.every=1 steps", "--config.log.tensorboard=false", "--config.evals.knn.every="),
+    *("--config.log.every=1 steps", "--config.log.tensorboard=false"),
 )
 HEADS = tuple(
     f"--config.objective.{head}.{size}"
@@ -39,12 +39,15 @@ RUN = (
     "--config.model.drop_path_rate=0.1",
 )
 
+ALONE = (*RUN, "--config.evals.knn=none")
+OF_TWO = (*RUN, "--config.evals.knn.every=")  # neighbours are found once, at the end
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train without a break in one process of one device."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    finish(workdir, run=RUN)
+    finish(workdir, run=ALONE)
     return workdir
 
 
@@ -52,9 +55,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stopped_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     assert stopped(whole, workdir, 6).is_dir()
-    finish(workdir, run=RUN)
+    finish(workdir, run=ALONE)
     assert "continuing" in workdir.with_suffix(".log").read_text()
-    assert digest(workdir, RUN) == digest(whole, RUN)
+    assert digest(workdir, ALONE) == digest(whole, ALONE)
     assert losses(workdir) == losses(whole)
 
 
@@ -66,8 +69,10 @@ def test_two_processes_train_as_one(
     for env in by_hand(2):
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        processes.append(test_resume.start(tmp_path / "run", run=RUN))
+        processes.append(test_resume.start(tmp_path / "run", run=OF_TWO))
     assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if "knn_ema/knn5" in row] == [STEPS]
     found, expected = losses(tmp_path / "run"), losses(whole)
     assert found[:4] == pytest.approx(expected[:4], rel=1e-3)
     # Sums in another order are another rounding, which a sharp teacher and Adam magnify.

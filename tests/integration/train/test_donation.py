@@ -57,10 +57,8 @@ def check(family: str, devices: int, **fields: Any) -> None:
     compile_in_place(cfg, build_lib.build(cfg, num_examples=1000), mesh)
 
 
-# A stack of blocks, BatchNorm's statistics handed from one micro-batch to the next, and windows.
-@pytest.mark.parametrize(
-    "family, devices", [("vit", 1), *((family, 8) for family in ("vit", "regnet", "swin"))]
-)
+# A stack of blocks, and BatchNorm's statistics handed from one micro-batch to the next.
+@pytest.mark.parametrize("family, devices", [("vit", 1), ("vit", 8), ("regnet", 8)])
 def test_accumulation(family: str, devices: int) -> None:
     optim = OptimConfig(weight_decay=0.1, mu_dtype=MomentDtype.BFLOAT16)
     check(family, devices, optim=optim, accum_steps=2)

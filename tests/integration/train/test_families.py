@@ -21,7 +21,7 @@ from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 
 STEPS, BATCH = 2, 16
-# All axes at once; test_step.py has the ViT on each of them alone.
+# All axes at once; test_step.py has the ViT on two of them alone.
 MIXED = MeshConfig(data=2, fsdp=2, tensor=2)
 # test_step.py draws the ViT's initial values on every mesh; of the others, these draw theirs on
 # theirs: convolutions and windows.

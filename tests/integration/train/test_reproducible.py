@@ -71,7 +71,7 @@ def advance(cfg: Config, layouts: list[tuple[int, int]], steps: int) -> dict[str
 
 
 def test_a_run_has_the_same_bits_on_every_layout() -> None:
-    whole = advance(config(), [(2, 1)], 6)
-    handed_on = advance(config(), [(8, 1), (2, 4), (1, 4)], 2)
+    whole = advance(config(), [(2, 1)], 4)
+    handed_on = advance(config(), [(2, 4), (1, 4)], 2)
     assert [key for key in whole if handed_on[key] != whole[key]] == []
-    assert len({step["loss"] for step in whole["metrics"]}) == 6  # it learns
+    assert len({step["loss"] for step in whole["metrics"]}) == 4  # it learns

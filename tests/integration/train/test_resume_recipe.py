@@ -4,17 +4,14 @@
 Processes that are killed at any moment are tests/smoke/test_runs.py's.
 """
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from tests.faults.test_damaged_checkpoints import stopped
 from tests.integration.train.test_resume import ROOT, digest, finish
+from tests.unit.train import teachers
 from tests.unit.train.distilled_digits import TEACHER, get_config
-from vit_jax.data import MixConfig
-from vit_jax.objectives import SupervisedConfig
-from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
 RECIPE = (
@@ -31,13 +28,7 @@ STOPPED = 15  # while the head is held, between two evaluations
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Train the teacher for a few steps; returns what `objective.distill.weights` calls it."""
-    cfg = dataclasses.replace(get_config(), model=TEACHER, duration="6 steps", evals={})
-    cfg.data.mix, cfg.objective = MixConfig(), SupervisedConfig(label_smoothing=0.1)
-    cfg.mesh.data, cfg.optim.warmup = 1, ""
-    place = tmp_path_factory.mktemp("teacher") / "run"
-    fit(cfg, place)
-    return f"ckpt:{place}"
+    return teachers.save(tmp_path_factory.mktemp("teacher") / "run", TEACHER)
 
 
 @pytest.mark.slow

@@ -43,10 +43,9 @@ def one_device():
     [
         (MeshConfig(), 1),
         (MeshConfig(data=1, fsdp=8), 1),
-        (MeshConfig(data=4, tensor=2), 1),
         (MeshConfig(data=2, fsdp=2, tensor=2), 0),
     ],
-    ids=["data", "fsdp", "tensor", "mixed and unrolled"],
+    ids=["data", "fsdp", "all axes and unrolled"],
 )
 def test_losses_do_not_depend_on_the_layout(one_device, mesh: MeshConfig, unroll: int) -> None:
     cfg = tiny(mesh=mesh)
