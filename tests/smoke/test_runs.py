@@ -138,7 +138,7 @@ def test_a_typo_is_one_line_soon(tmp_path: Path) -> None:
     )
     after = resource.getrusage(CHILDREN)
     assert done.returncode == 2
-    # Of the processor, all threads together; the wall time is less where no one else wants it.
+    # CPU seconds of all threads: wall time would grow with whatever else the machine does.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")

@@ -95,13 +95,14 @@ def names(
     for called, given in zip(found, class_names, strict=True):
         if not called or not all(called):
             raise UserError(f"the class {given!r} has no name, and a prompt needs one")
-    first: dict[tuple[str, ...], str] = {}
-    for called, given in zip(found, class_names, strict=True):
-        if first.setdefault(tuple(sorted(called)), given) != given:
+    seen: set[tuple[str, ...]] = set()
+    for called in found:
+        if (same := tuple(sorted(called))) in seen:
             raise UserError(
                 f"two classes are called {called[0]!r}, and a prompt cannot tell them apart; "
                 "rename one"
             )
+        seen.add(same)
     return found
 
 

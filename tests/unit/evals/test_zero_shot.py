@@ -49,6 +49,8 @@ def test_classes_are_called_by_their_first_name() -> None:
         zero_shot.names(["a", ","])
     with pytest.raises(UserError, match=r"^two classes are called 'a b', "):
         zero_shot.names(["a_b", "a b, other"])
+    with pytest.raises(UserError, match=r"^two classes are called 'a', "):
+        zero_shot.names(["a", "a"])
 
 
 def test_classes_are_called_as_a_file_says(tmp_path: Path, subtests: pytest.Subtests) -> None:

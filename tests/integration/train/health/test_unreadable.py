@@ -61,7 +61,7 @@ def test_two_processes_count_together_and_end_together(tmp_path):
     write_folder(root, {"train": 8, "val": 2}, ("cat", "dog", "emu"))
     source = data.open_source(f"folder:{root}")
     first = epoch_order(24, 0, 0).tolist()
-    # Of the first process in step 1, of the second in step 2 and, one too many, in step 4.
+    # The first process meets one in step 1, the second in step 2, and one too many in step 4.
     bad = [first[0], first[6], first[14]]
     for index in bad:
         path = Path(source.example_id(index))
