@@ -132,7 +132,8 @@ newest:
 COMPILE := $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml
 EXTRAS := $(addprefix --extra ,train dev onnx hub text serve sweep gcs http)
 lock: | $(VENV)/bin/python
-	$(RUN) -m pip install -q uv
+	$(PIP) -r locks/uv.txt
+	echo uv | $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --universal --python-version 3.11 - -o locks/uv.txt
 	$(COMPILE) --universal --extra train -o requirements.txt
 	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o locks/dev.txt
 	$(COMPILE) --universal --extra docs --extra types -c locks/dev.txt -o locks/docs.txt
@@ -143,28 +144,33 @@ $(VENV)/bin/python:
 		"error: Python 3.11 or newer is needed; try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-# A lock names every package; without --no-deps pip would work out the same list anew.
+# uv takes a quarter of pip's time. Where it is not to be had, or does not reach the index that pip is set up for, pip
+# installs the same. A lock names every package; without --no-deps the same list would be worked out anew.
+PIP := $(RUN) -m pip install -q --disable-pip-version-check --no-deps
+install = $(VENV)/bin/uv pip install -q --no-progress --python $(RUN) --no-deps $(1) || $(PIP) $(1)
+
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
-	@echo "installing the locked packages into $(VENV), which takes a minute or two"
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements.txt
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
+	@echo "installing the locked packages into $(VENV), which takes up to a minute"
+	-$(PIP) -r locks/uv.txt
+	$(call install,-r requirements.txt)
+	$(call install,-e .)
 	touch $@
 
 $(VENV)/installed-dev: locks/dev.txt $(VENV)/installed
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/dev.txt
+	$(call install,-r locks/dev.txt)
 	touch $@
 
 $(VENV)/installed-docs: locks/docs.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
+	$(call install,-r locks/docs.txt)
 	touch $@
 
+# By pip, which may be set up for an index of torch's CPU builds.
 $(VENV)/installed-parity: locks/parity.txt locks/onnx.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/parity.txt \
-		-r locks/onnx.txt
+	$(PIP) -r locks/parity.txt -r locks/onnx.txt
 	touch $@
 
 $(VENV)/installed-aot: locks/aot.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r locks/aot.txt
+	$(call install,-r locks/aot.txt)
 	touch $@
 
 clean:
