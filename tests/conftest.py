@@ -25,10 +25,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 # Tests compile far more than they compute: of XLA's CPU passes the quick ones, for a third of the
 # time. The fusion emitters alone would double it; from jaxlib 0.11.1 on they cannot be left out,
-# and a flag that XLA does not know ends the process.
+# and a flag that XLA does not know ends the process. The last two are those that a command sets:
+# XLA reads them once, and a test that compiles before a command is called in its process would
+# leave that command with other bits than the commands in processes of their own.
 _FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
-    " --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_prefer_vector_width=512"
+    " --xla_cpu_enable_concurrency_optimized_scheduler=false"
 )
 if version("jaxlib").startswith(("0.10.", "0.11.0")):
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
@@ -45,7 +48,6 @@ os.environ.setdefault("PJRT_NPROC", "32")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-FLAGS = os.environ["XLA_FLAGS"]
 # Tracing makes many objects and few circles of them, for which Python looks after each 700 new ones
 # by default: 6 % of the time of a test that traces.
 gc.set_threshold(20_000, 20, 20)
@@ -127,11 +129,3 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(autouse=True)
-def _own_flags() -> Iterator[None]:
-    # A command called in this process adds flags of its own; a process started after it would
-    # inherit them and compute other bits than this one.
-    yield
-    os.environ["XLA_FLAGS"] = FLAGS

@@ -10,6 +10,12 @@ from jax._src import xla_bridge
 from vit_jax.process import xla
 
 
+def test_commands_in_the_process_of_the_tests_set_no_other_flags() -> None:
+    before = os.environ["XLA_FLAGS"]
+    xla.set_flags()
+    assert os.environ["XLA_FLAGS"] == before
+
+
 def test_threads_are_lent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     started = False
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: started)
