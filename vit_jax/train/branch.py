@@ -5,6 +5,7 @@ One run at a constant rate so gives models of several lengths, each for the pric
 (Haegele et al. 2024, arXiv 2405.18392). `optim.branch` names the trunk and the step.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,19 @@ def restored(cfg: Config, abstract: PyTree) -> Restored | None:
     if jax.process_index() == 0:
         print(f"branching off from {saved.path}", flush=True)
     return Restored(state, saved.step, metadata(cfg))
+
+
+def alone(cfg: Config, saved: Mapping[str, Any]) -> Config:
+    """Return a branch's config as that of one run with the same cooldown; another's as it is.
+
+    `saved` is the metadata of one of its checkpoints.
+    """
+    length = saved.get(data_identity.KEY, {}).get("train", {}).get("examples")
+    if not cfg.optim.branch or not length:
+        return cfg
+    steps = config_lib.plan(cfg, length).total_steps - optim.trunk(cfg.optim)[1]
+    rest = dataclasses.replace(cfg.optim, branch="", cooldown=f"{steps} steps")
+    return dataclasses.replace(cfg, optim=rest)
 
 
 def _find(cfg: Config) -> "Saved":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vit_jax import config as config_lib
-from vit_jax import errors
+from vit_jax import errors, optim
 from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.parsing import options
 from vit_jax.cli.parsing.options import Options, flag
