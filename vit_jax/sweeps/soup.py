@@ -165,7 +165,7 @@ def told(ingredients: Sequence[Ingredient]) -> str:
     def origin(each: Ingredient) -> str:
         trunk = each.cfg.optim.branch
         place = trunk.partition(":")[2].rpartition("@")[0] if trunk else each.place
-        return each.cfg.init.weights or (place if "://" in place else str(Path(place).absolute()))
+        return each.cfg.init.weights or (place if "://" in place else str(Path(place).resolve()))
 
     origins = list(dict.fromkeys(map(origin, ingredients)))
     if len(origins) < 2:

@@ -81,8 +81,8 @@ def check_refusals(branch: Config, whole: Path, place: Path, to: Path) -> None:
 
     name = "optim.branch"
     ref = branch.optim.branch
-    refused("train.branch._find", name, leaves(ref.replace("@2", "@3")), "there: 2, 4")
-    refused("train.branch._find", name, leaves("ckpt:nowhere@2"), "is no directory")
+    refused(FOUND, name, leaves(ref.replace("@2", "@3")), "there: 2, 4")
+    refused("checkpoints.reader._checkpoints", name, leaves("ckpt:nowhere@2"), "is no directory")
     refused(RATE, name, leaves(f"ckpt:{whole}@4"), "cools down itself from step 2")
     refused(RATE, name, leaves(f"ckpt:{place}@4"), "is a branch itself")
     of_config = "train.metadata.check_unchanged"

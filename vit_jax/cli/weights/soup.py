@@ -74,7 +74,7 @@ def _table(found: Sequence[Ingredient], made: lib.Soup) -> list[str]:
     names = [name for name in made.scores if "_ema/" not in name]
     rows = [
         [
-            escapes.cell(each.name),
+            escapes.terminal(each.name),
             "yes" if each in made.used else "no",
             *(f"{made.each[each.name][name]:.4f}" for name in names),
         ]
