@@ -124,7 +124,8 @@ def check_refusals(place: Path, a: Path, b: Path, capsys: pytest.CaptureFixture[
 def test_statistics_of_batch_norm_are_measured_anew(tmp_path: Path) -> None:
     cfg = regnet_digits.get_config()
     cfg.model = dataclasses.replace(cfg.model, depth=2, w0=8, wa=8.0, group_width=8)
-    cfg.data.batch_size, cfg.evals = 64, {}
+    cfg.data.batch_size, cfg.evals = 16, {}
+    cfg.data.transform, cfg.data.mix.mixup_alpha = config().evals["val"].transform, 0.0
     states = {step: make_state(cfg.model, step) for step in (1, 2)}
     found = soup.find([f"{save(tmp_path / 'run', cfg, states)}@all"])
     assert soup.needs_data(found[0])
