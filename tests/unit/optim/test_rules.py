@@ -187,7 +187,10 @@ def test_describe():
             {"name": Optimizer.LAMB},
             "lamb; choose optim.name from adamw, lion, adafactor, muon, sgd",
         ),
-        ({"name": Optimizer.NORMUON}, "normuon; choose optim.name from adamw, lion"),
+        (
+            {"name": Optimizer.NORMUON},
+            "normuon; choose optim.name from adamw, lion, adafactor, muon, sgd",
+        ),
         (
             {"name": Optimizer.MUON, "muon_scale": MatrixScale.JORDAN},
             "muon's own scale; set optim.muon_scale=adamw",
