@@ -33,6 +33,7 @@ VERBS = {
     "export": "a model for jax alone, ONNX Runtime, timm or the Hugging Face Hub",
     "convert": "write a run's weights, or published ones, as a file that timm loads",
     "prune": "a smaller network: a run without some of its heads and MLP units",
+    "soup": "one model of several checkpoints: the average of their weights",
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",
@@ -47,7 +48,7 @@ VERBS = {
 # folder of vit_jax.cli: the verbs whose modules are there; those of the others are in vit_jax.cli.
 _FOLDERS = {
     "texts": ("search", "zero-shot", "retrieval", "train-tokenizer"),
-    "weights": ("export", "convert", "prune"),
+    "weights": ("export", "convert", "prune", "soup"),
 }
 
 

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "cli/checks/machine.py": "tests/unit/cli/test_doctor.py",
     "cli/weights/export.py": "tests/integration/export/test_model.py",
     "cli/parsing/model_options.py": "tests/integration/inference/test_trained.py",
+    "cli/weights/soup.py": "tests/integration/sweeps/test_soup.py",
     "cli/models.py": "tests/unit/cli/test_as_module.py",
     "cli/predict.py": "tests/integration/inference/test_prediction.py",
     "cli/prepare.py": "tests/unit/cli/test_as_module.py",

@@ -35,6 +35,7 @@ CASES = {
     "export": ("--from={run} --to={out}/export --format=stablehlo", "{out}/export"),
     "convert": ("--from={run} --to=timm:{out}/run.safetensors", "run.safetensors"),
     "prune": ("--from={run} --mlp=0.5 --heads=0.25 --to={out}/pruned", "pruned"),
+    "soup": ("--from={run}@all --to={out}/soup", "2 of 2 checkpoints"),
     "train-tokenizer": ("csv:{table} --size=300 --out={out}/words.json", r"\d+ ids"),
     "search": ("red --images={scans} --from={pair}", "cosine"),
     "zero-shot": ("--words=red,blue --from={pair} {scans}/3.png", "%"),

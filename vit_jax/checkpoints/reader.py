@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a checkpoint of another run, whole or in part, to host memory, and change nothing there."""
+"""Read a checkpoint of another run, whole or in part, and change nothing there."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -62,7 +62,10 @@ def find(directory: str | Path, which: str = "") -> Saved:
 
 
 def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read whole arrays by name and verify their digests; every process of a run must call it."""
+    """Read whole arrays by name to host memory and verify their digests.
+
+    Every process of a run must call it.
+    """
 
     def read() -> trees.PyTree:
         wanted = {}
@@ -77,6 +80,22 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
         return dict(trees.named_leaves(manifest.on_all_processes(read)))
     except Damaged as damage:
         raise _unusable(saved.path, damage) from None
+
+
+def restore(saved: Saved, abstract: trees.PyTree) -> trees.PyTree:
+    """Read the state of a checkpoint into its shardings, as `Checkpointer.restore` does.
+
+    Raises UserError: it is damaged, or of another model or optimizer.
+    """
+    manifest.check_structure(saved.manifest, abstract, saved.path)
+    try:
+        state = manifest.on_all_processes(
+            lambda: storage.load(saved.path, abstract, saved.manifest)
+        )
+        manifest.verify(saved.manifest, state)
+    except Damaged as damage:
+        raise _unusable(saved.path, damage) from None
+    return state
 
 
 def _checkpoints(directory: Path, url: str) -> Path:

@@ -41,7 +41,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     except UserError as error:
         unfit = UserError(f"{error} (the report is of XLA's attention)")
     try:
-        if cfg.init.weights:
+        if cfg.init.weights or cfg.optim.branch:
             begin.check_weights(cfg)
         create(cfg.objective, cfg.model, cfg.data).check_extras()
     except UserError as error:
@@ -103,7 +103,8 @@ def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     each = (models.create(models.looped(model)) for model in draws)
     forward = sum(flops.forward_flops(x, (height, width), channels) for x in each) // len(draws)
     step = step_flops(cfg, parts)
-    whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
+    own = parts.plan.total_steps - (optim.trunk(cfg.optim)[1] if cfg.optim.branch else 0)
+    whole = f"; whole run: {tables.format_flops(step * own)}" if known else ""
     per_image, per_step = tables.format_flops(forward), tables.format_flops(step)
     mean = ", means over model.drawn_patches" if len(draws) > 1 else ""
     if parts.objective.pair is not None:
@@ -138,6 +139,8 @@ def _durations(cfg: Config, plan: config_lib.Plan, num_examples: int, known: boo
         for name, every in plan.eval_every.items()
     )
     steps = f"{plan.total_steps:,} steps of {cfg.data.batch_size:,}"
+    if cfg.optim.branch:
+        steps += f", from step {optim.trunk(cfg.optim)[1]:,} of {cfg.optim.branch} on"
     return [
         f"{cfg.duration} of {num_examples:,} examples = {steps}",
         f"checkpoint every {plan.checkpoint_every:,} steps; evaluations: {evals or 'none'}",

@@ -8,7 +8,10 @@ from vit_jax.errors import UserError
 from vit_jax.optim.config import Optimizer
 
 # Their sums run over whole parameters, which mesh.fsdp cuts.
-_SUMMING = (Optimizer.LAMB, Optimizer.LARS, Optimizer.ADAFACTOR, Optimizer.MUON)
+_SUMMING = (
+    *(Optimizer.LAMB, Optimizer.LARS, Optimizer.ADAFACTOR),
+    *(Optimizer.MUON, Optimizer.NORMUON, Optimizer.ADAMUON, Optimizer.NADAMUON),
+)
 
 
 def check(cfg: Config, devices: int) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optax chain of a run: clip, precondition, decay, multipliers, learning rate."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +11,11 @@ import optax
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models.mup import Growth
-from vit_jax.optim import hold, moments, transforms
+from vit_jax.optim import hold, moments, muon, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer, decays
 from vit_jax.optim.rules import Rules, Values, make_rules
 from vit_jax.optim.schedules import cosine, make_schedule
 from vit_jax.settings.durations import Clock
-
-# Muon is for hidden matrices; Adam updates the parameters of inputs, outputs and tokens (Keller
-# Jordan, "Muon: An optimizer for hidden layers in neural networks").
-_NOT_HIDDEN = re.compile(
-    r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|"
-    r"head[a-z_]*|patch_head|prototypes|decoder_pred)(?:/|$)"
-)
 
 Climb = Callable[[trees.PyTree, jax.Array], trees.PyTree]  # of gradients and the step
 
@@ -128,10 +120,10 @@ def _changes(factors: Values) -> bool:
 def _core(cfg: OptimConfig) -> optax.GradientTransformation:
     """Return the transformation from gradients to directions, before decay and lr."""
     mu_dtype = jnp.dtype(str(cfg.mu_dtype))
-    adam = moments.scale_by_adam(cfg.beta1, cfg.beta2, cfg.eps, mu_dtype)
     match cfg.name:
         case Optimizer.ADAMW | Optimizer.LAMB:
-            return adam
+            betas = cfg.beta1, cfg.beta2
+            return moments.scale_by_adam(*betas, cfg.eps, mu_dtype, nesterov=cfg.adam_nesterov)
         case Optimizer.SGD | Optimizer.LARS:
             # The bfloat16 accumulator of google-research/vision_transformer's fine-tuning.
             trace = moments.momentum(cfg.momentum, cfg.nesterov, mu_dtype)
@@ -147,36 +139,8 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
             )
             ema = optax.ema(cfg.momentum, debias=False, accumulator_dtype=mu_dtype)
             return moments.kept(optax.chain(rms, ema) if cfg.momentum else rms)
-        case Optimizer.MUON:
-            muon = moments.kept(_muon(cfg, mu_dtype))
-            return optax.partition({"muon": muon, "adam": adam}, _muon_or_adam)
-
-
-def _muon(cfg: OptimConfig, mu_dtype: Any) -> optax.GradientTransformation:
-    """Orthogonalise each layer's matrix; a fused qkv kernel counts as one matrix."""
-    axes = optax.contrib.MuonDimensionNumbers(-2, -1)  # optax maps over the others, here the depth
-    muon = optax.contrib.scale_by_muon(
-        beta=cfg.momentum,
-        eps=cfg.eps,
-        mu_dtype=mu_dtype,
-        nesterov=cfg.nesterov,
-        weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates),
-    )
-    return optax.chain(
-        muon if cfg.muon_debias else moments.not_debiased(muon),
-        # Updates as large as AdamW's, so that one lr and one weight decay fit the parameters of
-        # both (Liu et al. 2025, arXiv 2502.16982, sec. 2.2).
-        transforms.scale_by_matrix_size(0.2),
-    )
-
-
-def _muon_or_adam(params: trees.PyTree) -> trees.PyTree:
-    def label(name: str, leaf: Any) -> str:
-        is_matrix = leaf.ndim - trees.is_stacked(name) == 2
-        hidden = is_matrix and name.endswith("kernel") and not _NOT_HIDDEN.search(name)
-        return "muon" if hidden else "adam"
-
-    return trees.map_named(label, params)
+        case Optimizer.MUON | Optimizer.NORMUON | Optimizer.ADAMUON | Optimizer.NADAMUON:
+            return muon.make(cfg, mu_dtype)
 
 
 def _without_frozen(tx: optax.GradientTransformation, rules: Rules) -> optax.GradientTransformation:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import enum
+import re
 from collections.abc import Iterator
 
 from vit_jax.errors import UserError
@@ -19,6 +20,9 @@ class Optimizer(enum.StrEnum):
     LION = "lion"  # Chen et al. 2023, arXiv 2302.06675
     ADAFACTOR = "adafactor"  # as in Zhai et al. 2022, arXiv 2106.04560 (big_vision)
     MUON = "muon"  # Jordan 2024 as in optax, with the scale of Liu et al. 2025, arXiv 2502.16982
+    NORMUON = "normuon"  # Li et al. 2025, arXiv 2510.05491
+    ADAMUON = "adamuon"  # Si et al. 2025, arXiv 2507.11005, as in timm
+    NADAMUON = "nadamuon"  # the same with Nesterov's momentum everywhere, as in timm
 
 
 class Schedule(enum.StrEnum):
@@ -29,6 +33,28 @@ class Schedule(enum.StrEnum):
     RSQRT = "rsqrt"
     CONSTANT = "constant"
     STEP = "step"
+
+
+class CooldownShape(enum.StrEnum):
+    """The curves of the cooldown."""
+
+    LINEAR = "linear"
+    SQRT = "sqrt"  # 1 - sqrt(progress): Haegele et al. 2024, arXiv 2405.18392, sec. 4.1
+
+
+class NewtonSchulz(enum.StrEnum):
+    """The coefficients by which matrices are made orthogonal; `optim.muon` has their sources."""
+
+    JORDAN = "jordan"
+    QUINTIC = "quintic"
+    POLAR_EXPRESS = "polar_express"
+
+
+class MatrixScale(enum.StrEnum):
+    """The size of an orthogonal (in, out) matrix's step."""
+
+    ADAMW = "adamw"  # 0.2 sqrt(max(in, out)), as large as AdamW's: arXiv 2502.16982
+    JORDAN = "jordan"  # sqrt(max(1, out / in))
 
 
 class MomentDtype(enum.StrEnum):
@@ -55,8 +81,14 @@ class OptimConfig:
         warmup: length of the linear warmup from `warmup_lr` to `lr`.
         warmup_lr: learning rate of step 0.
         min_lr: where cosine and linear end, and what the cooldown goes to.
-        cooldown: linear descent to `min_lr` at the end of the run; cosine and linear reach
-            `min_lr` before it and stay there.
+        cooldown: descent to `min_lr` at the end of the run; cosine and linear reach `min_lr` before
+            it and stay there.
+        cooldown_shape: the curve of that descent: linear, or sqrt, 1 - sqrt(progress), which falls
+            faster at first.
+        branch: begin at a checkpoint of another run, the trunk, "ckpt:DIR@STEP": with its
+            parameters, optimizer state and place in the data; and cool down from that step to the
+            end of this run. The trunk's rate is constant, and this run has its config but for
+            `duration`, `cooldown_shape` and `min_lr`.
         rsqrt_timescale: t of rsqrt's lr / sqrt(1 + (step - warmup) / t).
         milestones: when step lowers the rate, counted from the start of the run; the default is
             BiT-HyperRule's (arXiv:1912.11370).
@@ -67,15 +99,25 @@ class OptimConfig:
             after the update: DeiT's lags by an epoch, Swin's by a step.
         warmup_overlap: the curve starts with the run, hidden by the warmup (timm's
             warmup_prefix=False: DeiT), instead of after the warmup.
-        beta1: decay of the first moment: adamw, lamb, lion, muon's Adam.
+        beta1: decay of the first moment: adamw, lamb, lion, the Adam of muon and its kin.
         beta2: decay of the second moment: as beta1 (the Lion paper uses 0.99); for adafactor the
-            cap on its growing decay.
+            cap on its growing decay; of normuon's and adamuon's matrices, too (published: 0.95).
         eps: added to Adam's denominator: adamw, lamb, muon (there to Newton-Schulz's norm, too).
-        momentum: sgd, lars, adafactor (0: none), muon (published: 0.95).
-        nesterov: Nesterov's form of `momentum`: sgd, muon (published: on).
+        adam_nesterov: Nesterov's form of Adam's first moment, as timm's NAdamW: adamw, the Adam of
+            muon and normuon; nadamuon's has it.
+        momentum: sgd, lars, adafactor (0: none), muon and its kin (published: 0.95).
+        nesterov: Nesterov's form of `momentum`: sgd, muon, normuon (published: on); nadamuon has it
+            and adamuon not.
         muon_debias: with `nesterov`, correct momentum and gradient for their start at zero before
             adding them, as optax does; off is Jordan's own form, which differs in the first
-            1 / (1 - momentum) steps. The updates' scale is Liu et al.'s either way.
+            1 / (1 - momentum) steps. The updates' scale is `muon_scale`'s either way.
+        muon_coefficients: by which Newton-Schulz makes matrices orthogonal: jordan, quintic (timm's
+            default) or polar_express, which comes nearest to orthogonal.
+        muon_steps: its iterations; a table has 1, 5 or 8, and the last one repeats.
+        muon_safety: a matrix is divided by this times its norm before them; polar_express is made
+            for 1.01.
+        muon_scale: the size of muon's and normuon's steps: that of adamw's, or jordan's own.
+            adamuon's are as large as adamw's.
         weight_decay: strength of the decay.
         weight_decay_end: the strength goes to this by a cosine over the whole run (DINO,
             arXiv:2104.14294, from 0.04 to 0.4); 0 keeps `weight_decay` throughout.
@@ -110,6 +152,8 @@ class OptimConfig:
     warmup_lr: float = value(0.0, least=0)
     min_lr: float = value(0.0, least=0)
     cooldown: str = value("", unit="duration")
+    cooldown_shape: CooldownShape = CooldownShape.LINEAR
+    branch: str = ""
     rsqrt_timescale: str = value("10_000 steps", unit="duration")
     milestones: tuple[str, ...] = value(("30%", "60%", "90%"), unit="durations")
     decay_factor: float = value(0.1, above=0, below=1)
@@ -119,9 +163,14 @@ class OptimConfig:
     beta1: float = value(0.9, least=0, below=1)
     beta2: float = value(0.999, least=0, below=1)
     eps: float = value(1e-8, above=0)
+    adam_nesterov: bool = False
     momentum: float = value(0.9, least=0, below=1)
     nesterov: bool = False
     muon_debias: bool = True
+    muon_coefficients: NewtonSchulz = NewtonSchulz.JORDAN
+    muon_steps: int = value(5, least=1)
+    muon_safety: float = value(1.0, least=1)
+    muon_scale: MatrixScale = MatrixScale.ADAMW
     weight_decay: float = value(0.0, least=0)
     weight_decay_end: float = value(0.0, least=0, note="0 keeps weight_decay throughout")
     coupled_decay: bool = False
@@ -143,26 +192,48 @@ class OptimConfig:
         if self.min_lr > self.lr:
             raise UserError(f"optim.min_lr={self.min_lr} must be at most optim.lr={self.lr}")
         check_effects(self, "optim.", _effects(self))
+        if self.branch:
+            trunk(self)
 
 
 # Their steps are as large as the parameters that `decay` names.
 ADAPTIVE = frozenset({Optimizer.LAMB, Optimizer.LARS})
 _ADAM = {"beta1", "beta2", "eps", "mu_dtype"}
+_ITERATED = {"momentum", "muon_coefficients", "muon_steps", "muon_safety"}
+_MUON = _ADAM | _ITERATED | {"nesterov", "muon_debias", "muon_scale", "adam_nesterov"}
 # Which of the settings that not every optimizer uses each one uses.
 _USES = {
-    Optimizer.ADAMW: _ADAM,
+    Optimizer.ADAMW: _ADAM | {"adam_nesterov"},
     Optimizer.SGD: {"momentum", "nesterov", "mu_dtype", "coupled_decay"},
     Optimizer.LAMB: _ADAM,
     Optimizer.LARS: {"momentum", "mu_dtype"},
     Optimizer.LION: {"beta1", "beta2", "mu_dtype"},
     Optimizer.ADAFACTOR: {"beta2", "momentum", "mu_dtype"},
-    Optimizer.MUON: _ADAM | {"momentum", "nesterov", "muon_debias"},
+    Optimizer.MUON: _MUON,
+    Optimizer.NORMUON: _MUON,
+    Optimizer.ADAMUON: _ADAM | _ITERATED,
+    Optimizer.NADAMUON: _ADAM | _ITERATED,
 }
 
 
 def decays(cfg: OptimConfig) -> bool:
     """Return whether any step of the run decays parameters."""
     return cfg.weight_decay > 0 or cfg.weight_decay_end > 0
+
+
+def trunk(cfg: OptimConfig) -> tuple[str, int]:
+    """Return the workdir of the run that `branch` names, and the step where it leaves that.
+
+    Raises UserError: it is no "ckpt:DIR@STEP".
+    """
+    found = re.fullmatch(r"ckpt:(.+)@([0-9]+)", cfg.branch)
+    if found is None or not int(found[2]):
+        raise UserError(
+            f"optim.branch={cfg.branch!r} names no step of a run; give ckpt:DIR@STEP, such as "
+            "ckpt:runs/trunk@8000",
+            field="optim.branch",
+        )
+    return found[1], int(found[2])
 
 
 def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
@@ -187,9 +258,14 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     yield bool(cfg.warmup), "without a warmup", "warmup_lr", "warmup_overlap"
     # The milestones of step count from the start of the run in any case.
     yield cfg.schedule not in (Schedule.CONSTANT, Schedule.STEP), scheduled, "warmup_overlap"
-    ends = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR) or bool(cfg.cooldown)
-    yield ends, f"with {cfg.schedule}, no cooldown", "min_lr"
-    varies = cfg.schedule != Schedule.CONSTANT or bool(cfg.warmup or cfg.cooldown)
+    yield cfg.schedule == Schedule.CONSTANT, scheduled, "branch"
+    yield not cfg.branch, "with optim.branch, which cools down from its step on", "cooldown"
+    cools = bool(cfg.cooldown or cfg.branch)
+    falls = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR)
+    yield cools, "without optim.cooldown", "cooldown_shape"
+    yield not falls, f"{scheduled}, which has ended", "cooldown_shape"
+    yield falls or cools, f"with {cfg.schedule}, no cooldown", "min_lr"
+    varies = cfg.schedule != Schedule.CONSTANT or bool(cfg.warmup) or cools
     still = f"with {cfg.schedule}, no warmup and no cooldown"
     yield varies, still, "schedule_every", "schedule_lag"
 

@@ -54,15 +54,22 @@ def kept(tx: optax.GradientTransformation) -> Transformation:
     return _transformation(tx.init, step)
 
 
-def scale_by_adam(b1: float, b2: float, eps: float, mu_dtype: Any) -> Transformation:
-    """Build `optax.scale_by_adam`, its state included, which a skipped step keeps as in `kept`."""
+def scale_by_adam(
+    b1: float, b2: float, eps: float, mu_dtype: Any, *, nesterov: bool = False
+) -> Transformation:
+    """Build `optax.scale_by_adam`, its state included, which a skipped step keeps as in `kept`.
+
+    With `nesterov` the step takes b1 m + (1 - b1) g in place of m, corrected as m is: timm's
+    NAdamW, and not Dozat's, whose two terms have corrections of their own.
+    """
 
     def step(updates: Any, state: Any, _: Any, is_valid: IsValid) -> tuple[Any, Any]:
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
         mu, nu = _choose(is_valid, (mu, nu), (state.mu, state.nu))
         count = optax.safe_increment(state.count)
-        mu_hat = optax.tree.bias_correction(mu, b1, count)
+        ahead = optax.tree.update_moment(updates, mu, b1, 1) if nesterov else mu
+        mu_hat = optax.tree.bias_correction(ahead, b1, count)
         nu_hat = optax.tree.bias_correction(nu, b2, count)
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu_hat, nu_hat)
         return updates, optax.ScaleByAdamState(count, optax.tree.cast(mu, mu_dtype), nu)

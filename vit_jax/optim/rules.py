@@ -14,7 +14,7 @@ from vit_jax import trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.models.mup import Growth, Role, role
 from vit_jax.optim import config
-from vit_jax.optim.config import ADAPTIVE, OptimConfig, Optimizer
+from vit_jax.optim.config import ADAPTIVE, MatrixScale, OptimConfig, Optimizer
 from vit_jax.settings import fields
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
@@ -173,6 +173,9 @@ def check_width(cfg: OptimConfig) -> None:
     elif cfg.coupled_decay:
         # The width's factors would scale it; lr times weight decay must not depend on the width.
         what = "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own"
+    elif cfg.muon_scale == MatrixScale.JORDAN:
+        # The rule above is for numbers as large as AdamW's.
+        what = "muon's own scale; set optim.muon_scale=adamw"
     elif cfg.sam_rho:
         # All parameters share one length of climb (arXiv:2411.00075 gives each layer its own).
         what = "sharpness-aware minimisation; set optim.sam_rho=0"

@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, ArrayLike, Float
 
 from vit_jax.errors import UserError, setting
-from vit_jax.optim.config import OptimConfig, Schedule
+from vit_jax.optim.config import CooldownShape, OptimConfig, Schedule, trunk
 from vit_jax.settings.durations import Clock
 
 
@@ -34,7 +34,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
 
     p stops at 1, so cosine and linear stay at min_lr from step T - C on, as with timm's
     `cooldown_epochs`. In the cooldown, i > T - C, the distance of rsqrt, constant and step from
-    min_lr is multiplied by (T - i) / C.
+    min_lr is multiplied by q = (T - i) / C or, with `cooldown_shape=sqrt`, 1 - sqrt(1 - q). A
+    `branch` cools down from its step on: C is T without that.
 
     The defaults are the schedule of google-research/vision_transformer (min_lr is its `linear_end`)
     and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's (timm's cosine with
@@ -55,6 +56,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         )
     total = clock.total_steps
     warmup, cooldown = (_whole_pieces(cfg, field, clock, every) for field in ("warmup", "cooldown"))
+    if cfg.branch:
+        cooldown = _after_branch(cfg, warmup, total)
     timescale = clock.steps(cfg.rsqrt_timescale) if cfg.schedule == Schedule.RSQRT else 1
     if warmup + cooldown > total:
         long = [name for name, steps in (("warmup", warmup), ("cooldown", cooldown)) if steps]
@@ -95,6 +98,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
                 lr = peak * cfg.decay_factor**passed
         if cooldown:
             left = jnp.clip((total - step).astype(jnp.float32) / cooldown, 0.0, 1.0)
+            if cfg.cooldown_shape == CooldownShape.SQRT:
+                left = 1 - jnp.sqrt(1 - left)
             lr = end + (lr - end) * left
         if warmup:
             done = step.astype(jnp.float32) / warmup
@@ -129,6 +134,25 @@ def _whole_pieces(cfg: OptimConfig, field: str, clock: Clock, every: int) -> int
             f"optim.schedule_every={cfg.schedule_every!r} ({every} steps); make it a multiple"
         )
     return steps // every * every
+
+
+def _after_branch(cfg: OptimConfig, warmup: int, total: int) -> int:
+    """Return the steps from where a branch leaves its trunk to the end."""
+    _, step = trunk(cfg)
+    if warmup > step:
+        raise UserError(
+            f"optim.branch={cfg.branch!r} leaves the trunk in the warmup, of {warmup} steps; "
+            "choose a later checkpoint",
+            field="optim.branch",
+        )
+    if step >= total:
+        longer = setting(f"config.duration={step + max(step // 5, 1)} steps")
+        raise UserError(
+            f"optim.branch={cfg.branch!r} is not before the end of the run, of {total} steps; set "
+            f"a duration beyond it, such as {longer}",
+            field="optim.branch",
+        )
+    return total - step
 
 
 def _milestones(cfg: OptimConfig, clock: Clock, every: int) -> list[int]:

@@ -24,7 +24,10 @@ HERE = "here"
 
 
 class Price(NamedTuple):
-    """The costs of a run: the fields of `point.Point` with the same names."""
+    """The costs of a run: the fields of `point.Point` with the same names.
+
+    A branch has those of all steps that made its model, its trunk's included.
+    """
 
     params: int
     flops: float
@@ -32,10 +35,14 @@ class Price(NamedTuple):
     tokens: int | None
     steps: int
 
-    def seconds(self, device: "Device") -> tuple[float, float]:
-        """Estimate the least and the most seconds of the training steps, and of nothing else."""
+    def seconds(self, device: "Device", before: int = 0) -> tuple[float, float]:
+        """Estimate the least and the most seconds of the training steps, and of nothing else.
+
+        The first steps, `before` of them, are its trunk's, if the run is a branch.
+        """
         slow, fast = device.flops_per_second
-        return self.flops / (fast * device.count), self.flops / (slow * device.count)
+        flops = self.flops * (self.steps - before) / self.steps
+        return flops / (fast * device.count), flops / (slow * device.count)
 
 
 class Device(NamedTuple):

@@ -21,8 +21,8 @@ from vit_jax.devices import fleet, hardware, hosts, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting, xla
+from vit_jax.train import branch, data_identity, early_stop, metadata, texts
 from vit_jax.train import build as build_lib
-from vit_jax.train import data_identity, early_stop, metadata, texts
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
@@ -77,10 +77,11 @@ class Position:
 
 
 def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
-    """Raise UserError if the weights to start from, if any, are missing or do not fit.
+    """Raise UserError if the weights, or the trunk, to start from are missing or do not fit.
 
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
     """
+    branch.check(cfg)
     if cfg.init.weights:
         from vit_jax.train import beside, initial_state  # late: most runs read no weights
 
@@ -216,7 +217,8 @@ def first_position(opened: Opened, checkpoints: Checkpointer) -> Position:
     Raises UserError: no checkpoint is intact, or the weights to start from do not fit.
     """
     cfg, total = opened.cfg, opened.parts.plan.total_steps
-    restored = checkpoints.restore(build_lib.abstract_state(opened.parts, opened.mesh))
+    abstract = build_lib.abstract_state(opened.parts, opened.mesh)
+    restored = checkpoints.restore(abstract) or branch.restored(cfg, abstract)
     if restored is None:
         state = _initial_state(opened)
         return Position(state, 0, {}, early_stop.resume(cfg.checkpoint, {}), {})

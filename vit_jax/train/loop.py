@@ -18,7 +18,7 @@ from vit_jax.devices import hardware
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
-from vit_jax.train import begin
+from vit_jax.train import begin, branch
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, open_run, print_once
@@ -61,7 +61,7 @@ def fit(
     allow_data_change: bool = False,
     window: Window | None = None,
 ) -> Result:
-    """Train the run of `cfg` in a workdir: continue a run there, else start from `cfg.init`.
+    """Train the run of `cfg` in a workdir: continue a run there, else a trunk, else start anew.
 
     A run that is killed at any moment and called again ends with the same parameters, bit for bit,
     as an uninterrupted one. The workdir keeps checkpoints, metrics, config, class names, and the
@@ -81,7 +81,7 @@ def fit(
     ):
         checkpoints = begin.open_checkpoints(opened)
         latest = checkpoints.latest_step()
-        saved = {} if latest is None else checkpoints.metadata(latest)
+        saved = branch.metadata(cfg) if latest is None else checkpoints.metadata(latest)
         changed = begin.check_unchanged(
             opened,
             saved,

@@ -17,6 +17,7 @@ from vit_jax.weights.config import AVERAGE, BASE, OWN_PARAMETERS, Base
 from vit_jax.workdir import folder as workdir
 
 _EXTRAS = "teacher"  # digest of what an objective reads from outside
+TRUNK = "trunk"  # of a run that begins as a branch: the run that it continues, "DIR@STEP"
 
 
 def describe(
@@ -82,6 +83,14 @@ def check_unchanged(
     settings = config_json.changes(saved["config"], config_json.to_json(cfg))
     moved = data_identity.moved(saved, splits)
     settings = [line for line in settings if line.partition(": ")[0] not in moved]
+    trunk = saved.get(TRUNK)
+    if settings and trunk and not allow_config_change:
+        raise UserError(
+            f"optim.branch: {trunk} was trained with another config ({some(settings)}); a branch "
+            "has its trunk's but for duration, optim.cooldown_shape and optim.min_lr: set the rest "
+            f"as there, or add {setting('allow_config_change')}",
+            field="optim.branch",
+        )
     if settings and not allow_config_change:
         raise UserError(
             f"{path} was started with another config ({some(settings)}); choose "
@@ -91,7 +100,7 @@ def check_unchanged(
     files = data_identity.changes(saved, class_names, splits)
     if files and not allow_data_change:
         raise UserError(
-            f"{path} was trained on other data ({some(files)}); bring those back, choose "
+            f"{trunk or path} was trained on other data ({some(files)}); bring those back, choose "
             f"another workdir, or add {setting('allow_data_change')} to continue on these"
         )
     if not files and jax.process_index() == 0:  # what the run reads is as it was

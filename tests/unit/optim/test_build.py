@@ -137,17 +137,53 @@ def coupled_sgd(name, p, g, memory, t):
     return p - LR * (g + 0.8 * memory["m"])
 
 
-def muon(name, p, g, memory, t, beta=0.8, debias=True):
-    if not name.startswith("blocks/") or p.ndim != 2:
-        return adamw(name, p, g, memory, t)
-    m = memory["m"] = beta * memory.get("m", 0) + (1 - beta) * g
-    late, now = (1 - beta ** (t + 1), 1 - beta**t) if debias else (1, 1)
-    x = beta * m / late + (1 - beta) * g / now
+def orthogonal(x):
     x = x / np.linalg.norm(x)
     for _ in range(5):
         a = x @ x.T
         x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+def is_hidden(name, p):
+    return name.startswith("blocks/") and p.ndim == 2
+
+
+def muon(name, p, g, memory, t, beta=0.8, debias=True, even=lambda x, memory: x):
+    if not is_hidden(name, p):
+        return adamw(name, p, g, memory, t)
+    m = memory["m"] = beta * memory.get("m", 0) + (1 - beta) * g
+    late, now = (1 - beta ** (t + 1), 1 - beta**t) if debias else (1, 1)
+    x = even(orthogonal(beta * m / late + (1 - beta) * g / now), memory)
     return p - LR * (0.2 * np.sqrt(max(p.shape)) * x + decay_of(name, p))
+
+
+def normuon(name, p, g, memory, t):
+    def even(x, memory):  # kernels are (in, out): a row of the paper's is a column
+        memory["v"] = 0.99 * memory.get("v", 0) + 0.01 * (x**2).mean(0)
+        y = x / np.sqrt(memory["v"])
+        return y * np.linalg.norm(x) / np.linalg.norm(y)
+
+    return muon(name, p, g, memory, t, even=even)
+
+
+def adamuon(name, p, g, memory, t, beta=0.8, nesterov=False):
+    m = memory["mu"] = beta * memory.get("mu", 0) + (1 - beta) * g
+    if not is_hidden(name, p):
+        if nesterov:  # of Adam's first moment alone
+            adam_direction(g, memory, t)
+            ahead = (0.9 * memory["m"] + 0.1 * g) / (1 - 0.9**t)
+            u = ahead / (np.sqrt(memory["v"] / (1 - 0.99**t)) + 1e-6)
+            return p - LR * (u + decay_of(name, p))
+        return adamw(name, p, g, memory, t)
+    x = orthogonal(beta * m + (1 - beta) * g if nesterov else m)
+    memory["v"] = 0.99 * memory.get("v", 0) + 0.01 * x**2
+    y = x / (np.sqrt(memory["v"]) + 1e-6)
+    return p - LR * (0.2 * np.sqrt(p.size) * y / np.linalg.norm(y) + decay_of(name, p))
+
+
+def nadamuon(name, p, g, memory, t):
+    return adamuon(name, p, g, memory, t, nesterov=True)
 
 
 ADAM = {"beta2": 0.99, "eps": 1e-6}
@@ -159,6 +195,9 @@ CASES = {
     Optimizer.LION: (lion, {"beta2": 0.99}),
     Optimizer.ADAFACTOR: (adafactor, {"beta2": 0.5, "momentum": 0.8}),
     Optimizer.MUON: (muon, ADAM | {"momentum": 0.8, "nesterov": True}),
+    Optimizer.NORMUON: (normuon, ADAM | {"momentum": 0.8, "nesterov": True}),
+    Optimizer.ADAMUON: (adamuon, ADAM | {"momentum": 0.8}),
+    Optimizer.NADAMUON: (nadamuon, ADAM | {"momentum": 0.8}),
 }
 
 

@@ -12,7 +12,7 @@ from tests.refusals import refused_by
 from tests.unit.models.tiny import TINY
 from vit_jax import models
 from vit_jax.errors import UserError
-from vit_jax.optim import OptimConfig, Optimizer, Row, describe, make_optimizer
+from vit_jax.optim import MatrixScale, OptimConfig, Optimizer, Row, describe, make_optimizer
 from vit_jax.optim.rules import check_width, make_rules
 from vit_jax.settings.durations import Clock
 
@@ -186,6 +186,14 @@ def test_describe():
         (
             {"name": Optimizer.LAMB},
             "lamb; choose optim.name from adamw, lion, adafactor, muon, sgd",
+        ),
+        (
+            {"name": Optimizer.NORMUON},
+            "normuon; choose optim.name from adamw, lion, adafactor, muon, sgd",
+        ),
+        (
+            {"name": Optimizer.MUON, "muon_scale": MatrixScale.JORDAN},
+            "muon's own scale; set optim.muon_scale=adamw",
         ),
         ({"sam_rho": 0.1}, "sharpness-aware minimisation; set optim.sam_rho=0"),
         (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused_as
+from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Schedule, cosine, make_schedule
 from vit_jax.settings.durations import Clock
 
@@ -50,6 +51,25 @@ def test_cooldown_of_constant_and_rsqrt_is_linear_to_min_lr():
     np.testing.assert_allclose(constant, [1, 1, 0.55, 0.1], rtol=1e-6)
     rsqrt = rates([80, 90, 100], schedule=Schedule.RSQRT, rsqrt_timescale="10 steps", **settings)
     np.testing.assert_allclose(rsqrt, [1 / 3, 0.1 + (10**-0.5 - 0.1) / 2, 0.1], rtol=1e-6)
+
+
+def test_cooldown_by_the_square_root_and_of_a_branch():
+    # Haegele et al. 2024, eq. 1: 1 - sqrt((n - (N - N_decay)) / N_decay), from the rate to min_lr.
+    settings = {"schedule": Schedule.CONSTANT, "lr": 1.0, "min_lr": 0.1, "cooldown_shape": "sqrt"}
+    want = [1, 1, 0.1 + 0.9 * (1 - 0.05**0.5), 0.1 + 0.9 * 0.5, 0.1]
+    cooldown = {"cooldown": "20 steps"}
+    got = rates([0, 80, 81, 85, 100], **settings, **cooldown)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    branch = {**settings, "branch": "ckpt:runs/trunk@80", "warmup": "80 steps"}
+    np.testing.assert_allclose(rates([40, 80, 81, 85, 100], **branch), [0.5, *want[1:]], rtol=1e-6)
+    linear = {**branch, "cooldown_shape": "linear"}
+    np.testing.assert_allclose(rates([80, 90, 100], 105, **linear), [1, 0.64, 0.28], rtol=1e-6)
+    for total, warmup, why in (
+        (80, "", "is not before the end"),
+        (100, "81 steps", "in the warmup"),
+    ):
+        with pytest.raises(UserError, match=why):
+            rates([0], total, **{**branch, "warmup": warmup})
 
 
 def test_step_falls_at_its_milestones():

@@ -24,3 +24,5 @@ def test_a_time_is_a_range_that_devices_share() -> None:
     least, most = found.seconds(find_device("v5e", 8))
     assert least == pytest.approx(found.flops / (8 * 0.45 * 197e12))
     assert most == pytest.approx(found.flops / (8 * 0.27 * 197e12))
+    # A branch that leaves its trunk at step 80 takes the last 20 steps alone.
+    assert found.seconds(find_device("v5e", 8), 80) == pytest.approx((least / 5, most / 5))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vit_jax import config as config_lib
-from vit_jax import errors
+from vit_jax import errors, optim
 from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.parsing import options
 from vit_jax.cli.parsing.options import Options, flag
@@ -231,6 +231,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None
         if file.metric not in measured:
             raise errors.unknown("METRIC", file.metric, measured)
         cost = price(cfg)
+        before = optim.trunk(cfg.optim)[1] if cfg.optim.branch else 0
     except UserError as error:
         raise UserError(f"{file.path}, point {name}: {error}") from error
     return Point(
@@ -239,7 +240,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None
         config=config,
         overrides=rest,
         metric=file.metric,
-        seconds=None if device is None else cost.seconds(device),
+        seconds=None if device is None else cost.seconds(device, before),
         **cost._asdict(),
     )
 

@@ -18,7 +18,7 @@ from vit_jax.inference.pruning import Pruned
 from vit_jax.inference.trained import Trained, read_weights, title
 from vit_jax.models.pruning import Shares, counts
 from vit_jax.storage import files
-from vit_jax.train import metadata
+from vit_jax.train import branch, metadata
 from vit_jax.weights.config import InitConfig
 from vit_jax.workdir import folder as workdir
 
@@ -76,8 +76,9 @@ def write(small: Pruned, trained: Trained, folder: Path, history: dict[str, Any]
 
     cfg = trained.config
     assert cfg is not None, "pruning.check"
-    cfg = dataclasses.replace(cfg, model=small.model, init=InitConfig(weights=f"ckpt:{folder}"))
     saved = Checkpoint(trained.source.partition(":")[2]).metadata
+    cfg = branch.alone(cfg, saved)
+    cfg = dataclasses.replace(cfg, model=small.model, init=InitConfig(weights=f"ckpt:{folder}"))
     described = {**saved, "config": config_json.to_json(cfg), HISTORY: history}
     variables = dict(small.variables)
     state: dict[str, Any] = {"params": variables.pop("params")}
