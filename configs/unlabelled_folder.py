@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""A ViT that learns from a folder of your own images without labels, by MAE or by DINO.
+r"""A ViT that learns from a folder of your own images without labels: MAE, DINO, LeJEPA, I-JEPA.
 
     python main.py --config=configs/unlabelled_folder.py:mae --config.data.name=PATH --workdir=DIR
     python main.py --config=configs/finetune_folder.py --config.data.name=LABELLED \
@@ -9,7 +9,7 @@ PATH is a folder of images, flat or in folders of any kind, or what else data.na
 not read. Where its folders are classes, neighbours on val say how the features come along. Batch
 and duration come from the images. The second command fine-tunes on those that have labels:
 finetune_folder.py:small after a run of a small model.
-Runs: mae, dino, mae_small, dino_small
+Runs: mae, dino, lejepa, ijepa, mae_small, dino_small, lejepa_small, ijepa_small
 Hardware: the small ones, of 0.5 million parameters and images of 64 pixels, are for a CPU; the
 others fit one GPU of 16 GB with --config.model.dtype=bfloat16.
 Published: none.

@@ -204,6 +204,7 @@ REVIEWED = {
         inference/evaluate.py:open_split: replace
         recipes/dino.py:_large: replace
         recipes/unlabelled.py:_dino: replace replace replace replace
+        recipes/unlabelled.py:_lejepa: replace
         recipes/unlabelled.py:digits: replace replace
         recipes/unlabelled.py:glyphs: replace
         train/adapted.py:LoraObjective.open: open
