@@ -36,6 +36,9 @@ TITLES = {
     "dino": "DINO",
     "ibot": "iBOT",
     "dinov2": "DINOv2",
+    "gram": "DINOv2 with Gram anchoring",
+    "lejepa": "LeJEPA",
+    "ijepa": "I-JEPA",
     "supervised": "supervised, by all labels",
 }
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn", "opencv-python-headless")

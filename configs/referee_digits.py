@@ -6,7 +6,7 @@ r"""A small ViT on scikit-learn's digits by any objective, from one start: an ar
 
 The first command trains all arms for the same FLOPs, which sets their duration; alone, an arm takes
 as long as its recipe.
-Runs: mpp, mae, dino, ibot, dinov2, supervised
+Runs: mpp, mae, dino, ibot, dinov2, gram, lejepa, ijepa, supervised
 Hardware: a CPU core, two minutes an arm.
 Published: none; docs/self_supervised.md has what was measured.
 """

@@ -6,7 +6,7 @@ r"""ViT-Ti on 20,000 drawn letters by any objective, from one start: an arm of t
 
 The first command draws the letters (the second needs `python -m benchmarks.glyphs runs/glyphs`) and
 trains all arms for the same FLOPs, which sets their duration.
-Runs: mpp, mae, dino, ibot, dinov2, supervised
+Runs: mpp, mae, dino, ibot, dinov2, gram, lejepa, ijepa, supervised
 Hardware: a CPU core, four minutes an arm.
 Published: none; docs/self_supervised.md has what was measured.
 """

@@ -6,7 +6,7 @@ r"""ViT-S/16 on ImageNet-1k by any objective, from one start: an arm of the refe
 
 The sweep trains all arms for the same FLOPs, which sets their duration; alone, an arm takes as long
 as its recipe.
-Runs: mpp, mae, dino, ibot, dinov2, supervised
+Runs: mpp, mae, dino, ibot, dinov2, gram, lejepa, ijepa, supervised
 Hardware: eight H100s or a TPU v5e-16; `sweep plan` has the hours.
 Published: none of these settings; not run.
 """

@@ -252,6 +252,7 @@ def test_names_of_files_and_runs_say_the_variant() -> None:
             "dino",
             "lejepa",
             "ijepa",
+            "referee",
         ):  # of any model; of recipes
             continue
         family, distilled, _ = family.partition("_distilled")

@@ -199,6 +199,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 # Own or drawn images.
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
 OWN = (*OWN, "finetune_imagetext", "captions_small", "emoji_imagetext")
+OWN = (*OWN, "referee_glyphs", "referee_imagenet")  # settings of several papers, side by side
 
 
 def test_every_published_run_is_in_the_table() -> None:

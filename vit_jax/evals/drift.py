@@ -53,7 +53,7 @@ def similarity(features: Rows) -> float:
 
 
 def cka(features: Rows, others: Rows) -> float:
-    """Return the linear CKA of two networks' features of the same images: 1 where all distances are.
+    """Return the linear CKA of two networks' features of the same images, from 0 to 1.
 
     Neither a rotation nor a scale of one of them changes it. It is 0 where either is constant.
     """

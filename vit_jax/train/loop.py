@@ -18,12 +18,12 @@ from vit_jax.devices import hardware
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
-from vit_jax.train import begin
+from vit_jax.train import begin, first_look
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, open_run, print_once
 from vit_jax.train.ending import conclude, measured
-from vit_jax.train.health import drift, watchdog
+from vit_jax.train.health import watchdog
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.profile import Profiler, Window
@@ -115,7 +115,7 @@ def fit(
                 unreadable=run.unreadable,
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
-            drift.first_look(run, position)
+            first_look.measure(run, position)
             end = train(run, position, stream, stop, window)
             end, finished = conclude(run, end, stop)
         # After the log is closed: of a finished run everything is on the disk.

@@ -6,7 +6,7 @@ from vit_jax.train.begin import Position
 from vit_jax.train.run import Run
 
 
-def first_look(run: Run, at: Position) -> None:
+def measure(run: Run, at: Position) -> None:
     """Measure a new run that has a `FeaturesEval`, its periodic probes too, and log it as step 0.
 
     Of a run that is continued, the features of its start are read from its workdir.
