@@ -94,9 +94,7 @@ class Blocks(NamedTuple):
     real: Bool[Array, "B T"]
 
 
-def block_sizes(
-    grid: tuple[int, int], scale: Range, aspect: Range
-) -> Int[np.ndarray, "{_DRAWS} 2"]:
+def block_sizes(grid: tuple[int, int], scale: Range, aspect: Range) -> Int[np.ndarray, "n 2"]:
     """Return the (rows, columns) of equally likely blocks.
 
     One number in [0, 1) gives area and aspect, which therefore rise together, as in the authors'

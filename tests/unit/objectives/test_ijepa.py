@@ -95,9 +95,13 @@ def test_loss_and_targets_are_pytorchs() -> None:
     ("fields", "model", "named"),
     [
         ({"target_scale": (0.3, 0.2)}, {}, r"objective\.target_scale=\(0\.3, 0\.2\)"),
-        ({"context_share": 0.05}, {}, ("objectives.hiding.counted", "")),
-        ({"predictor_dim": 30}, {}, ("objectives.ijepa.IJepaConfig.check", "")),
-        ({"predictor_heads": 7}, {}, ("models.base.check_heads", "")),
+        ({"context_share": 0.05}, {}, ("objectives.hiding.counted", "objective.context_share")),
+        (
+            {"predictor_dim": 30},
+            {},
+            ("objectives.ijepa.IJepaConfig.check", "objective.predictor_dim"),
+        ),
+        ({"predictor_heads": 7}, {}, ("models.base.check_heads", "objective.predictor_heads")),
         ({}, {"fc_norm": True}, ("objectives.hiding.check_part", "model.fc_norm")),
         ({}, {"pos_embed": "none", "rope": "dinov3"}, ("objectives.hiding.check_part", "")),
     ],
