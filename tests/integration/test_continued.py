@@ -10,7 +10,8 @@ from benchmarks import glyphs
 from tests.refusals import refused_by
 from tests.unit.train import teachers
 from vit_jax import models, objectives
-from vit_jax.cli.parsing import flags
+from vit_jax.cli.parsing import flags, options
+from vit_jax.cli.train import Train
 from vit_jax.config import saved
 from vit_jax.config.tree import Config
 from vit_jax.models.layers.pool import Pool
@@ -22,7 +23,7 @@ MODEL = models.variant("vit_mu8", image_size=(16, 16), dim=16, depth=4, num_head
 
 
 def _read(*words: str) -> Config:
-    return flags.read_config(["vit_jax train", "--config=unlabelled_folder", *words])
+    return options.read_config(Train, ["train", "--config=unlabelled_folder", *words])[1]
 
 
 def test_names_tell_how_a_network_was_trained() -> None:
