@@ -9,6 +9,7 @@ The duration of an arm follows from the FLOPs that all get
 `supervised` alone reads the labels of the images: what the others could learn of them.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 from vit_jax import models
@@ -45,19 +46,18 @@ _GRAM = {"weight": 2.0, "start": "40%", "warmup": "5%", "every": "20%", "copies"
 
 
 def _probed(
-    plain: TransformConfig, splits: dict[str, str], *, held_out: str
+    plain: TransformConfig, *, held_out: str, unseen: str, labels: str
 ) -> dict[str, EvalConfig]:
     """Measure neighbours of images held out while it trains, and at the end of the unseen ones.
 
-    `splits` are the unseen images and those with labels, as a probe's `split` and `train_split`.
+    All arguments but the first are splits; `labels` has those that the probes are fitted to.
     """
-    shared = {"transform": plain, "k": (5,)}
-    labels = {"train_split": splits["train_split"]}
+    near = KNNEval(split=held_out, train_split=labels, every="20%", transform=plain, k=(5,))
     return {
-        "knn": KNNEval(split=held_out, every="20%", **labels, **shared),
+        "knn": near,
         "features": FeaturesEval(split=held_out, every="20%", transform=plain),
-        "test_knn": KNNEval(**splits, **shared),
-        "test_linear": LinearEval(**splits, transform=plain),
+        "test_knn": dataclasses.replace(near, split=unseen, every=""),
+        "test_linear": LinearEval(split=unseen, train_split=labels, transform=plain),
     }
 
 
@@ -92,9 +92,8 @@ def digits(arm: str) -> Config:
     config = _small(unlabelled.digits(_FROM.get(arm, arm)), arm)
     if arm == _SUPERVISED:
         config.model = models.with_fields(config.model, {"num_classes": 10})
-    splits = {"split": "test", "train_split": "train[:144]"}
     plain = config.evals["knn"].transform
-    config.evals = _probed(plain, splits, held_out="train[1293:]")
+    config.evals = _probed(plain, held_out="train[1293:]", unseen="test", labels="train[:144]")
     return config
 
 
@@ -112,8 +111,7 @@ def glyphs(arm: str) -> Config:
     config = _small(config, arm)
     config.data.batch_size = 64
     plain = config.evals["knn"].transform
-    splits = {"split": "unseen", "train_split": "labelled"}
-    config.evals = _probed(plain, splits, held_out="held_out")
+    config.evals = _probed(plain, held_out="held_out", unseen="unseen", labels="labelled")
     return config
 
 
@@ -162,8 +160,7 @@ def imagenet(arm: str) -> Config:
     if own.needs_average:
         config.ema_decay, config.ema_decay_end = 0.996, 1.0
     plain = config.evals["knn"].transform
-    splits = {"split": "validation", "train_split": "train[:5%]"}
-    config.evals = _probed(plain, splits, held_out="train[99%:]")
+    config.evals = _probed(plain, held_out="train[99%:]", unseen="validation", labels="train[:5%]")
     near = config.evals["test_knn"]
     assert isinstance(near, KNNEval), "as `_probed` has it"
     near.train_split = "train[:99%]"
