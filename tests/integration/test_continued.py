@@ -100,6 +100,7 @@ def test_the_command_chooses_and_says_what(
     assert ref.startswith(CHECKPOINT)
     cfg = _read(images, f"--config.init.weights={ref}")
     assert isinstance(cfg.objective, DinoConfig)
+    assert cfg.init.skip == ("^head",)  # which the network that learns has not
     assert "labels or captions" in capsys.readouterr().out
     # A run that is continued keeps what it began with, whatever lies there now.
     workdir = tmp_path / "run"

@@ -59,6 +59,7 @@ class Origin(NamedTuple):
         kind: of `_RATES`, what it learned by; "" where that is none of them, or not known.
         why: how that is known, in words.
         words: what the weights are called.
+        has_head: whether they hold a head of classes, which is left.
         run: the config of a run of one's own; None of a published file.
     """
 
@@ -67,6 +68,7 @@ class Origin(NamedTuple):
     kind: str
     why: str
     words: str = ""
+    has_head: bool = False
     run: Config | None = None
 
 
@@ -105,7 +107,7 @@ def images(given: Mapping[str, str]) -> Config:
     config, name = _config(origin)
     chosen = plan(count, origin.model, name)
     _fit(config, origin, chosen, name)
-    config.init = InitConfig(weights=ref)
+    config.init = InitConfig(weights=ref, skip=("^head",) if origin.has_head else ())
     print("\n".join(_told(ref, origin, name, count, chosen, config)), flush=True)
     return config
 
@@ -174,7 +176,8 @@ def _origin(ref: str, given: Mapping[str, str]) -> Origin:
     images = prepared(ref, model)
     learned = kind_of(words)
     why = f"{path} names it" if learned else "what it learned by is not known"
-    return Origin(models.with_fields(model, {"num_classes": 0}), images, learned, why, words)
+    headless = models.with_fields(model, {"num_classes": 0})
+    return Origin(headless, images, learned, why, words, model.num_classes > 0)
 
 
 def _described(path: str) -> str:
@@ -194,7 +197,8 @@ def _of_run(path: str) -> Origin:
     images = Preprocessing(config.data.mean, config.data.std, plain, None, "that run", reading)
     why = "that run's own" if learned else "that run had labels or captions"
     model = models.with_fields(config.model, {"num_classes": 0})
-    return Origin(model, images, learned, why, path, config if learned else None)
+    has_head, begun = config.model.num_classes > 0, config if learned else None
+    return Origin(model, images, learned, why, path, has_head, begun)
 
 
 def _config(origin: Origin) -> tuple[Config, str]:
