@@ -338,7 +338,8 @@ class Dino(Objective):
         taught = jax.lax.stop_gradient(self._teacher(ctx.ema, batch))
         student, model_state = self._student(params, ctx.model_state, batch, rng, train=True)
         temperature = self._temperature(ctx.step)
-        centres = dict(ctx.objective or {})
+        own = dict(ctx.objective or {})
+        centres = {name: own[name] for name in (_HEAD, _PATCH_HEAD) if name in own}
         targets, centres = self._targets(taught["scores"], _HEAD, centres, temperature, None)
         dino = self._crop_loss(student, _by_crop(targets, 2))
         loss, metrics = dino, {"dino_loss": dino}
@@ -356,7 +357,7 @@ class Dino(Objective):
             spread = koleo(crops[0]) + koleo(crops[1])
             loss, metrics["koleo_loss"] = loss + cfg.spread_weight * spread, spread
         if cfg.gram.weight:
-            weight, anchored, centres["gram"] = self._anchored(student["tokens"], ctx, batch)
+            weight, anchored, own["gram"] = self._anchored(student["tokens"], ctx, batch)
             metrics |= {"gram_loss": anchored, "gram_weight": weight}
             loss = loss + weight * anchored
         metrics |= {
@@ -366,7 +367,7 @@ class Dino(Objective):
             "feature_rank": feature_rank(taught["features"]),
             "teacher_temperature": temperature,
         }
-        return loss, Aux(metrics, model_state, centres or None)
+        return loss, Aux(metrics, model_state, {**own, **centres} or None)
 
     def _anchored(
         self, tokens: Float[Array, "I L D"], ctx: Context, batch: Batch

@@ -92,7 +92,7 @@ def lejepa(run: str) -> Config:
     config = _config(
         model,
         _crops((0.08, 1.0), f"{colours}-jitter2", Resize.BILINEAR_ANTIALIAS),
-        OptimConfig(lr=2e-3, min_lr=1e-3, warmup="1 epoch", **shared),
+        OptimConfig(lr=2e-3, min_lr=1e-3, warmup="1 epochs", **shared),
         256,
         800,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I-JEPA's predictor and loss against those of the authors' code, stored with its weights."""
+"""I-JEPA's blocks; its predictor and loss against the authors' code, stored with its weights."""
 
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 from vit_jax.objectives import Context, IJepa, IJepaConfig
-from vit_jax.objectives.ijepa import normalized, smooth_l1
+from vit_jax.objectives.ijepa import Blocks, draw, normalized, smooth_l1
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.layout import Own
 from vit_jax.weights.names.timm import entries, is_ignored
 
 GOLDEN = Path(__file__).parents[2] / "golden"
+GRID = (16, 16)
 
 
 def _objective() -> IJepa:
@@ -88,6 +89,40 @@ def test_the_predictor_is_the_authors() -> None:
     more = jnp.concatenate([targets, targets[:, :, :2]], axis=2)
     filled = predict(tokens, more, jnp.arange(8)[None] < jnp.full((3, 1), 6))
     np.testing.assert_allclose(filled[:, :, :6], found, atol=1e-6)
+
+
+def test_blocks_are_rectangles_that_the_context_avoids() -> None:
+    cfg = IJepaConfig()
+    drawn = jax.jit(lambda key: draw(key, 32, GRID, 76, cfg))
+    blocks = [Blocks(*map(np.asarray, drawn(jax.random.key(i)))) for i in range(4)]
+    counts = set()
+    for found in blocks:
+        assert found.kept.shape == (32, 76)
+        assert found.targets.shape[:2] == (32, 4)
+        counts.add(count := int(found.real[0].sum()))
+        assert (found.real == (np.arange(found.real.shape[1]) < count)).all()
+        sides = set()
+        for kept, targets in zip(found.kept, found.targets[:, :, :count], strict=True):
+            assert len({*kept.tolist()}) == 76
+            for block in targets:
+                rows, columns = np.unique(block // 16), np.unique(block % 16)
+                sides.add((len(rows), len(columns)))
+                assert len(rows) * len(columns) == len({*block.tolist()}) == count
+                assert np.ptp(rows) + 1 == len(rows)
+                assert np.ptp(columns) + 1 == len(columns)
+            free = 256 - len({*targets.reshape(-1).tolist()})
+            shared = {*kept.tolist()} & {*targets.reshape(-1).tolist()}
+            assert len(shared) == max(76 - free, 0)
+        assert len(sides) == 1, "one size in a batch"
+        firsts = {int(targets[0, 0]) for targets in found.targets}
+        assert len(firsts) > 10, "another place in each image"
+    assert len(counts) > 1, "another size in each step"
+    again = draw(jax.random.key(0), 32, GRID, 76, cfg)
+    for one, other in zip(again, blocks[0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Of an image it depends on the image's place, not on how many there are.
+    few = draw(jax.random.key(0), 4, GRID, 76, cfg)
+    np.testing.assert_array_equal(few.kept, blocks[0].kept[:4])
 
 
 def test_a_step_predicts_the_average_and_learns_by_the_context_alone() -> None:

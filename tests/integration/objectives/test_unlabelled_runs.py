@@ -18,7 +18,7 @@ from vit_jax.checkpoints.reader import find
 from vit_jax.checkpoints.reader import load as read
 from vit_jax.config.tree import Config
 from vit_jax.evals import FeaturesEval, FewShotEval, LinearEval
-from vit_jax.objectives import Dino
+from vit_jax.objectives import Dino, GramConfig
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.workdir.folder import CHECKPOINTS
@@ -31,6 +31,7 @@ def _config(run: str) -> Config:
     near = cfg.evals["knn"]
     cfg.evals["features"] = FeaturesEval(split=near.split, transform=near.transform)
     if run == "dino":
+        cfg.objective.gram = GramConfig(weight=1.0, start="1 steps", every="2 steps", copies=2)
         shared = {"split": near.split, "train_split": "train[:60]", "transform": near.transform}
         cfg.evals["few"] = FewShotEval(shots=(1,), seeds=1, **shared)
         cfg.evals["linear"] = LinearEval(**shared)
@@ -75,7 +76,7 @@ def test_a_probe_that_gets_no_better_ends_a_run(tmp_path: Path) -> None:
     assert (result.status, result.step) == (0, 3)
 
 
-@pytest.mark.parametrize("run", ["mae", "dino"])
+@pytest.mark.parametrize("run", ["mae", "dino", "lejepa", "ijepa"])
 def test_a_run_goes_on_to_the_bit_and_starts_another(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,18 +98,23 @@ def test_a_run_goes_on_to_the_bit_and_starts_another(
         np.testing.assert_array_equal(value, after[name], err_msg=name)
     cfg = _config(run)
     average = cfg.objective.needs_average
-    if average:  # the probes of the student and of the teacher
+    if run == "dino":  # the probes of the student and of the teacher
         names = {"knn/knn2", "few/1shot", "linear/linear"}
         names |= {name.replace("/", "_ema/") for name in names}
         assert names <= measured.keys()
         assert all(0 <= measured[name] <= 1 for name in names)
     assert any(name.startswith("objective/") for name in before) == (run == "dino")
+    if run == "dino":  # the second copy of the teacher is the average after three steps
+        assert any(
+            name.startswith("objective/gram/") and value.any() for name, value in after.items()
+        )
     classifier = dataclasses.replace(cfg.model, num_classes=10)
     found = weights.load(f"ckpt:{whole}", classifier, skip=("^head/",))
     kernel = found["params"]["patch_embed"]["kernel"]
     prefix = "ema/params/" if average else "params/"
     np.testing.assert_array_equal(kernel, before[f"{prefix}patch_embed/kernel"])
-    assert not set(found["params"]) & {"dino_head", "decoder_pred", "patch_head", "mask_token"}
+    own = {"dino_head", "decoder_pred", "patch_head", "mask_token", "projector", "predictor_proj"}
+    assert not set(found["params"]) & own
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
     # What leaves the run is the encoder, and of DINO the teacher's.
     file = tmp_path / "encoder.safetensors"

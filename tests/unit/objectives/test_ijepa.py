@@ -13,7 +13,7 @@ from tests.refusals import Told, refused_as
 from vit_jax import models
 from vit_jax.data import DataConfig
 from vit_jax.objectives import IJepaConfig
-from vit_jax.objectives.ijepa import Blocks, block_sizes, draw, normalized, smooth_l1
+from vit_jax.objectives.ijepa import block_sizes, draw, normalized, smooth_l1
 
 GRID = (16, 16)
 
@@ -33,40 +33,6 @@ def test_sizes_of_blocks_are_the_authors() -> None:
     # A square of the whole is cut below the grid's sides; of few patches one is left.
     assert {*map(tuple, block_sizes(GRID, (0.85, 1.0), (1.0, 1.0)))} == {(15, 15)}
     assert {*map(tuple, block_sizes((2, 2), (0.0, 0.1), (1.0, 1.0)))} == {(1, 1)}
-
-
-def test_blocks_are_rectangles_that_the_context_avoids() -> None:
-    cfg = IJepaConfig()
-    drawn = jax.jit(lambda key: draw(key, 32, GRID, 76, cfg))
-    blocks = [Blocks(*map(np.asarray, drawn(jax.random.key(i)))) for i in range(4)]
-    counts = set()
-    for found in blocks:
-        assert found.kept.shape == (32, 76)
-        assert found.targets.shape[:2] == (32, 4)
-        counts.add(count := int(found.real[0].sum()))
-        assert (found.real == (np.arange(found.real.shape[1]) < count)).all()
-        sides = set()
-        for kept, targets in zip(found.kept, found.targets[:, :, :count], strict=True):
-            assert len({*kept.tolist()}) == 76
-            for block in targets:
-                rows, columns = np.unique(block // 16), np.unique(block % 16)
-                sides.add((len(rows), len(columns)))
-                assert len(rows) * len(columns) == len({*block.tolist()}) == count
-                assert np.ptp(rows) + 1 == len(rows)
-                assert np.ptp(columns) + 1 == len(columns)
-            free = 256 - len({*targets.reshape(-1).tolist()})
-            shared = {*kept.tolist()} & {*targets.reshape(-1).tolist()}
-            assert len(shared) == max(76 - free, 0)
-        assert len(sides) == 1, "one size in a batch"
-        firsts = {int(targets[0, 0]) for targets in found.targets}
-        assert len(firsts) > 10, "another place in each image"
-    assert len(counts) > 1, "another size in each step"
-    again = draw(jax.random.key(0), 32, GRID, 76, cfg)
-    for one, other in zip(again, blocks[0], strict=True):
-        np.testing.assert_array_equal(one, other)
-    # Of an image it depends on the image's place, not on how many there are.
-    few = draw(jax.random.key(0), 4, GRID, 76, cfg)
-    np.testing.assert_array_equal(few.kept, blocks[0].kept[:4])
 
 
 def test_where_few_patches_are_free_others_follow() -> None:
