@@ -29,7 +29,8 @@ def _config(run: str) -> Config:
     cfg.duration, cfg.optim.warmup = "4 steps", "1 steps"
     cfg.checkpoint.every, cfg.checkpoint.keep, cfg.checkpoint.keep_best = "2 steps", 9, 0
     near = cfg.evals["knn"]
-    cfg.evals["features"] = FeaturesEval(split=near.split, transform=near.transform)
+    if run in ("mae", "dino"):
+        cfg.evals["features"] = FeaturesEval(split=near.split, transform=near.transform)
     if run == "dino":
         cfg.objective.gram = GramConfig(weight=1.0, start="1 steps", every="2 steps", copies=2)
         shared = {"split": near.split, "train_split": "train[:60]", "transform": near.transform}
@@ -89,7 +90,8 @@ def test_a_run_goes_on_to_the_bit_and_starts_another(
     if run == "mae":  # of the other the start's features are lost
         shutil.copytree(whole / "features", rest / "features")
     again = fit(_config(run), rest).metrics
-    _check_drift(read_jsonl(whole / "metrics.jsonl"), measured, again, kept=run == "mae")
+    if run in ("mae", "dino"):
+        _check_drift(read_jsonl(whole / "metrics.jsonl"), measured, again, kept=run == "mae")
     lost = "start.npy is not what the run wrote at its start" in "".join(capfd.readouterr())
     assert lost == (run == "dino")
     before, after = _arrays(whole), _arrays(rest)
