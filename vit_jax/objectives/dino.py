@@ -389,8 +389,10 @@ class Dino(Objective):
 
     def _kept_patches(self, variables: Any, batch: Batch) -> Float[Array, "I N D"]:
         """Return the patches of the large crops as the copy sees them, on the student's grid."""
-        size = batch["gram"].shape[1:3]
-        grids = [models.patch_grid(self.model, each) for each in (size, batch["large"].shape[1:3])]
+        grids = []
+        for name in ("gram", "large"):
+            height, width = batch[name].shape[1:3]
+            grids.append(models.patch_grid(self.model, (height, width)))
         out = self.module.apply(variables, batch["gram"], train=False)
         return gram.regridded(out.tokens[:, models.num_prefix(self.model) :], *grids)
 

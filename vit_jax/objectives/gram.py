@@ -49,9 +49,9 @@ class GramConfig:
         """Raise UserError for settings that have no effect or no patches, in one line."""
         on, again = self.weight > 0, bool(self.every)
         names = ("start", "warmup", "every", "copies", "size")
-        rules = [(on, "without objective.gram.weight", *names)]
-        rules.append((again, "without objective.gram.every", "copies"))
-        check_effects(self, "objective.gram.", rules)
+        check_effects(self, "objective.gram.", [(on, "without objective.gram.weight", *names)])
+        once = [(again, "without objective.gram.every", "copies")]
+        check_effects(self, "objective.gram.", once)
         for text in (self.start, self.warmup, self.every):
             if text:
                 parse(text)
