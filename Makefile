@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised emoji oldest newest lock clean
+.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised referee emoji oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -106,6 +106,12 @@ own-images: $(VENV)/installed
 # The tables and the picture of learning without labels: three seeds each, under two hours on two cores.
 self-supervised: $(VENV)/installed
 	$(RUN) -m benchmarks.self_supervised
+	$(RUN) -m benchmarks.tables
+
+# The tables and the picture of every objective from one start for the same FLOPs: three seeds, an hour and a half on two
+# cores.
+referee: $(VENV)/installed
+	$(RUN) -m benchmarks.referee
 	$(RUN) -m benchmarks.tables
 
 # The tables and the picture of emoji found by their names: three seeds, two artists held out, an hour and a half on two

@@ -124,10 +124,10 @@ def train(name: str, seeds: Sequence[int], root: Path) -> None:
     side_by_side(work, chains(name, seeds))
 
 
-def side_by_side(work: Callable[[T], None], items: Sequence[T]) -> None:
-    """Do the work on each item, two at a time, each on a core of its own."""
+def side_by_side(work: Callable[[T], None], items: Sequence[T], count: int = 2) -> None:
+    """Do the work on each item, `count` at a time, each on a core of its own."""
     cores: queue.SimpleQueue[int] = queue.SimpleQueue()
-    usable = sorted(os.sched_getaffinity(0))[:2]
+    usable = sorted(os.sched_getaffinity(0))[:count]
     for core in usable:
         cores.put(core)
 

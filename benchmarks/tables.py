@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import digits, emoji, record, self_supervised
+from benchmarks import digits, emoji, record, referee, self_supervised
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -125,7 +125,7 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
         *(
             (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
-            for name, text in self_supervised.tables().items()
+            for name, text in {**self_supervised.tables(), **referee.tables()}.items()
         ),
     ]
 

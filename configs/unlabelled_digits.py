@@ -6,8 +6,8 @@ r"""A small ViT on scikit-learn's digits without their labels: from hidden patch
         --config.init.weights=ckpt:runs/unlabelled_mae --workdir=runs/tenth_mae
 
 The second command fine-tunes it on a tenth of the labels.
-Runs: mpp, mae, dino, dinov2
-Hardware: a CPU core, two minutes; dino and dinov2 four to six.
+Runs: mpp, mae, dino, dinov2, lejepa, ijepa
+Hardware: a CPU core, two minutes; dino, dinov2 and lejepa four to six.
 Published: none; `python -m benchmarks.self_supervised digits` measures docs/self_supervised.md.
 """
 

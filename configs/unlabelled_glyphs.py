@@ -7,7 +7,7 @@ r"""ViT-Ti on 20,000 drawn letters without their labels, and on 400 with.
         --config.init.weights=ckpt:runs/glyphs_mae --workdir=runs/glyphs_finetuned
 
 The third command fine-tunes it on 400 labels; without `init.weights` it trains from scratch.
-Runs: mpp, mae, dino, labelled
+Runs: mpp, mae, dino, lejepa, ijepa, labelled
 Hardware: a CPU core, five to ten minutes; labelled two.
 Published: none; `python -m benchmarks.self_supervised glyphs` measures docs/self_supervised.md.
 """

@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax.evals import (
         ClassifyEval,
         EvalConfig,
+        FeaturesEval,
         FewShotEval,
         KNNEval,
         LinearEval,
@@ -103,8 +104,8 @@ _NAMES = {
     "vit_jax.checkpoints": "CheckpointConfig",
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
-    "vit_jax.evals": "EvalConfig ClassifyEval FewShotEval KNNEval LinearEval LossEval "
-    "RetrievalEval ZeroShotEval",
+    "vit_jax.evals": "EvalConfig ClassifyEval FeaturesEval FewShotEval KNNEval LinearEval "
+    "LossEval RetrievalEval ZeroShotEval",
     "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig HybridConfig MixerConfig "
     "RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",

@@ -446,10 +446,11 @@ def get_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> 
 
     Raises UserError: no such config or field, with the nearest valid ones.
     """
-    cfg = load_config(*config_files.find(str(name)))
     overrides = {} if overrides is None else overrides
     if not isinstance(overrides, Mapping) or not all(isinstance(path, str) for path in overrides):
         raise UserError(f"overrides={overrides!r} must be values by paths, {{'optim.lr': 1e-3}}")
+    words = [f"--config.{path}={value}" for path, value in overrides.items()]
+    cfg = load_config(*config_files.find(str(name)), words)
     for path, value in overrides.items():
         field_names.check_path(cfg, path)
         above, _, field = path.rpartition(".")

@@ -82,6 +82,7 @@ ELSEWHERE = {
     "train/health/lost_process.py": "tests/faults/test_lost_host.py",
     "train/health/peers.py": "tests/faults/test_peers.py",
     "process/preemption.py": "tests/faults/test_signals.py",
+    "train/first_look.py": "tests/integration/objectives/test_unlabelled_runs.py",
     "train/health/spikes.py": "tests/faults/test_spikes.py",
     "train/health/watchdog.py": "tests/faults/test_hang.py",
     "train/metadata.py": "tests/integration/train/test_resume.py",

@@ -100,6 +100,7 @@ REVIEWED = {
         evals/probes/features.py:FeatureFiles.cut: load replace
         evals/probes/features.py:FeatureFiles.write_lines: open
         evals/probes/features.py:FeatureFiles.write_readme: load write_text
+        evals/drift.py:Drift._keep: mkdir
         evals/report.py:write_report: mkdir write_bytes write_text write_text
         devices/hardware.py:_has_amx: read_text
         export/folder.py:_is_export: read_text
@@ -186,6 +187,7 @@ REVIEWED = {
         checkpoints/storage.py:_load: load
         data/sources/hub_files.py:_card: safe_load
         data/sources/records.py:TfdsSource.__init__: builder_from_directory
+        evals/drift.py:_read: load
         export/stablehlo.py:runner: load
         weights/readers/npz_file.py:_Npz.__init__: open
         weights/readers/npz_file.py:_Npz.read: open
@@ -202,8 +204,10 @@ REVIEWED = {
         cli/parsing/flags.py:_status: open
         data/sources/folders.py:open_folder: open
         inference/evaluate.py:open_split: replace
+        recipes/continued.py:_config: replace
         recipes/dino.py:_large: replace
         recipes/unlabelled.py:_dino: replace replace replace replace
+        recipes/unlabelled.py:_lejepa: replace
         recipes/unlabelled.py:digits: replace replace
         recipes/unlabelled.py:glyphs: replace
         train/adapted.py:LoraObjective.open: open

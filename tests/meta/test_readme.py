@@ -485,8 +485,9 @@ def test_shown_lines_are_printed(
 
 
 def _config_of(words: tuple[str, ...] | list[str]) -> config_lib.Config:
-    named = [m[1] for w in words if (m := re.search(r"--config=(\S+\.py)", w))]
-    cfg = load(ROOT / (named[0] if named else "configs/vit_mu_digits.py"))
+    named = [m for w in words if (m := re.search(r"--config=(\S+\.py)(?::(\w+)$)?", w))]
+    path, run = named[0].groups() if named else ("configs/vit_mu_digits.py", None)
+    cfg = load(ROOT / path, run or "")
     if not named:  # text may speak of the fields of every objective
         cfg.objective = objectives.DistillConfig()
     return cfg

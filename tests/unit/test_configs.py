@@ -22,7 +22,14 @@ from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, KNNEval
 from vit_jax.models import RegNetConfig
-from vit_jax.objectives import ContrastiveConfig, DinoConfig, DistillConfig, MaeConfig
+from vit_jax.objectives import (
+    ContrastiveConfig,
+    DinoConfig,
+    DistillConfig,
+    IJepaConfig,
+    LeJepaConfig,
+    MaeConfig,
+)
 from vit_jax.optim import Schedule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -73,6 +80,12 @@ def shrink(cfg: Config) -> Config:
         _shrink_contrastive(cfg)
     if isinstance(cfg.objective, DinoConfig):
         _shrink_dino(cfg)
+    if isinstance(cfg.objective, LeJepaConfig):
+        cfg.objective.hidden_dim, cfg.objective.dim, cfg.objective.directions = 16, 8, 8
+        cfg.objective.small_size = _half(cfg) if cfg.objective.small_crops else (96, 96)
+    if isinstance(cfg.objective, IJepaConfig):
+        cfg.objective.predictor_dim, cfg.objective.predictor_depth = 16, 1
+        cfg.objective.predictor_heads = 2
     if isinstance(cfg.objective, DistillConfig):
         teacher = cfg.objective.distill.teacher
         same_size = teacher.image_size == native
@@ -123,13 +136,23 @@ def _shrink_dino(cfg: Config) -> None:
     cfg.objective.head = dataclasses.replace(cfg.objective.head, **small)
     if not cfg.objective.shared_head:
         cfg.objective.patch_head = dataclasses.replace(cfg.objective.head)
-    side = models.pair(cfg.model.patch, "patch")[0]
-    rows, _ = models.patch_grid(cfg.model, models.input_shape(cfg.model)[:2])
-    cfg.objective.small_size = (side * max(rows // 2, 1),) * 2
+    cfg.objective.small_size = _half(cfg)
+    if cfg.objective.gram.weight:
+        twice = tuple(2 * side for side in models.input_shape(cfg.model)[:2])
+        anchors = {"start": "1 steps", "warmup": "", "every": "1 steps", "size": twice}
+        cfg.objective.gram = dataclasses.replace(cfg.objective.gram, **anchors)
     if cfg.objective.temperature_warmup:
         cfg.objective.temperature_warmup = "1 steps"
     if cfg.optim.hold_for:
         cfg.optim.hold_for = "1 steps"
+
+
+def _half(cfg: Config) -> tuple[int, int]:
+    """Return the side of half of the patches, one at least."""
+    side = models.pair(cfg.model.patch, "patch")[0]
+    rows, _ = models.patch_grid(cfg.model, models.input_shape(cfg.model)[:2])
+    half = side * max(rows // 2, 1)
+    return half, half
 
 
 # What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
@@ -162,6 +185,7 @@ def choices(cfg: Config) -> frozenset[tuple[Any, ...]]:
     made: set[tuple[Any, ...]] = {("heads", distilled, taught)}
     made.add(("statistics", family in _WITH_STATISTICS))
     # A sigmoid loss of pairs is another than of classes.
+    made.add(("anchored", bool(tree.get("objective.gram.weight"))))
     made.add(("loss", cfg.objective.embeds_texts, tree.get("objective.loss")))
     made |= {(family, name, choice(name)) for name in _OF_FAMILY if choice(name)}
     made |= {(name, choice(name)) for name in _OF_ANY}
@@ -184,6 +208,9 @@ TRAINED = (
     "mae_imagenet:b16",
     "mae_linear:b16",
     "unlabelled_digits:dino",
+    "dino_imagenet:dinov3_gram",
+    "lejepa_imagenet:l14",
+    "ijepa_imagenet:h14",
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
@@ -220,7 +247,13 @@ def test_docstring_says_what_a_reader_needs(subtests: pytest.Subtests) -> None:
 def test_names_of_files_and_runs_say_the_variant() -> None:
     for path, arg in RUNS:
         family, published, _ = path.stem.partition("_imagenet")
-        if not published or family in ("augreg", "dino"):  # of any model; of recipes
+        if not published or family in (
+            "augreg",
+            "dino",
+            "lejepa",
+            "ijepa",
+            "referee",
+        ):  # of any model; of recipes
             continue
         family, distilled, _ = family.partition("_distilled")
         size, _, side = arg.partition("_")

@@ -115,6 +115,11 @@ dino_imagenet:dino              100   512  adamw 1e-3  1e-6 0.04 10     0.1  0  
 dino_imagenet:dino_300          300   1024 adamw 2e-3  1e-6 0.04 10     0.1  0   0   0 0    1 3 0.996   224
 dino_imagenet:dinov2            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
 dino_imagenet:dinov3            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
+dino_imagenet:dinov3_gram       125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
+lejepa_imagenet:l14             100   512  adamw 5e-4  5e-7 0.05 10     0.1  0   0   0 0    1 0 0     224
+lejepa_imagenet:s8_imagenette   800   256  adamw 2e-3  1e-3 0.05 1      0.1  0   0   0 0    1 0 0     128
+ijepa_imagenet:h14              300   2048 adamw 1e-3  1e-6 0.04 40     0    0   0   0 0    1 0 0.996 224
+ijepa_imagenet:h16_448          300   2048 adamw 1e-3  1e-6 0.04 40     0    0   0   0 0    1 0 0.996 448
 flexivit_imagenet:s             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:b             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:l             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
@@ -194,6 +199,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 # Own or drawn images.
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
 OWN = (*OWN, "finetune_imagetext", "captions_small", "emoji_imagetext")
+OWN = (*OWN, "referee_glyphs", "referee_imagenet")  # settings of several papers, side by side
 
 
 def test_every_published_run_is_in_the_table() -> None:
@@ -247,6 +253,7 @@ DINO = {
     "dinov2": (0.4, 0.9, "1250 steps", 0.07, "37500 steps", 0.32, 1, 0.1, 1, True, "centre"),
     "dinov3": (0.4, 0.9, "1250 steps", 0.07, "37500 steps", 0.32, 1, 0.1, 2, False, "sinkhorn"),
 }
+DINO["dinov3_gram"] = DINO["dinov3"]
 
 
 @pytest.mark.parametrize("run", DINO)
@@ -273,7 +280,11 @@ def test_dino_as_its_authors_trained_it(run: str) -> None:
         assert crop.resize is Interpolation.BICUBIC
     assert objective.second.area == large.area == (large.area[0], 1.0)
     assert objective.small.area == (0.05, large.area[0])
-    if run in ("dinov2", "dinov3"):
+    anchors = objective.gram
+    found = (anchors.weight, anchors.copies, anchors.every.replace("_", ""), anchors.size)
+    anchored = (2.0, 3, "10000 steps", tuple(2 * side for side in cfg.model.image_size))
+    assert found == (anchored if run == "dinov3_gram" else (0, 1, "", ()))
+    if run.startswith(("dinov2", "dinov3")):
         assert optim.lr_multipliers == (("^patch_embed/", 0.2),)
         assert (cfg.model.depth, cfg.model.dim, cfg.model.layer_scale) == (24, 1024, 1e-5)
         assert cfg.model.drop_path_rule is DropPathRule.CONSTANT
@@ -281,6 +292,31 @@ def test_dino_as_its_authors_trained_it(run: str) -> None:
     names = ("cls_token", "pos_embed", "dino_head/prototypes/kernel", "blocks/0/mlp/fc1/kernel")
     assert all(re.search(optim.decay, name) for name in names)
     assert not any(re.search(optim.decay, x) for x in ("norm/scale", "norm/bias", "blocks/0/ls1"))
+
+
+def test_jepas_as_their_authors_trained_them() -> None:
+    large, small = get("lejepa_imagenet:l14"), get("lejepa_imagenet:s8_imagenette")
+    for cfg, crops, directions, width in ((large, (2, 6), 1024, 128), (small, (4, 0), 256, 16)):
+        objective = cfg.objective
+        assert (objective.large_crops, objective.small_crops) == crops
+        assert (objective.weight, objective.directions) == (0.02, directions)
+        assert (objective.dim, objective.hidden_dim) == (width, 2048)
+        assert (cfg.optim.decay, cfg.model.pool) == (".", "cls")
+    assert (large.data.transform.area, large.objective.small.area) == ((0.3, 1.0), (0.05, 0.3))
+    assert large.data.transform.auto_augment == large.objective.small.auto_augment
+    assert (large.model.patch, large.objective.small_size) == ((14, 14), (98, 98))
+    assert (small.model.patch, small.data.transform.area) == ((8, 8), (0.08, 1.0))
+    for run, patch in (("h14", 14), ("h16_448", 16)):
+        cfg = get(f"ijepa_imagenet:{run}")
+        optim, objective, transform = cfg.optim, cfg.objective, cfg.data.transform
+        assert (optim.warmup_lr, optim.weight_decay_end, cfg.ema_decay_end) == (2e-4, 0.4, 1.0)
+        assert (objective.target_scale, objective.target_aspect) == ((0.15, 0.2), (0.75, 1.5))
+        assert (objective.targets, objective.context_scale) == (4, (0.85, 1.0))
+        sizes = objective.predictor_dim, objective.predictor_depth, objective.predictor_heads
+        assert sizes == (384, 12, 16)
+        assert (transform.area, transform.flip, transform.auto_augment) == ((0.3, 1.0), False, "")
+        assert (cfg.model.patch, cfg.model.depth, cfg.model.dim) == ((patch, patch), 32, 1280)
+        assert (cfg.model.pos_embed, cfg.model.class_token) == ("sincos2d_mae", False)
 
 
 def test_deit_schedule_and_images(subtests: pytest.Subtests) -> None:
@@ -368,6 +404,7 @@ def test_each_evaluation_crops_as_the_code_of_its_paper(subtests: pytest.Subtest
             # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
             cfg = get(run)
             authors = ("deit", "vit5", "cait", "convit", "swin", "regnet", "mae", "dino", "clip")
+            authors = (*authors, "lejepa", "ijepa")
             torch_born = run.startswith(authors)
             rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
             assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
@@ -555,7 +592,8 @@ def test_bit_hyper_rule(dataset: str, milestones: tuple[int, ...], resized: int)
 
 def test_own_images_are_probed_where_they_have_labels() -> None:
     """Flat folders and those of one class have none; what the objective measures itself stays."""
-    for run, left in (("mae_small", ["val"]), ("dino_small", [])):
+    runs = {"mae_small": ["val"], "dino_small": [], "lejepa_small": [], "ijepa_small": []}
+    for run, left in runs.items():
         config = get(f"unlabelled_folder:{run}")
         for num_classes in (0, 1):
             assert list(fitted(config, 60, num_classes).evals) == left

@@ -47,6 +47,9 @@ def check(cfg: Config, devices: int) -> None:
     if not cfg.objective.splits_batch:
         whole = f"{type(cfg.objective).__name__} learns from a batch as a whole"
         raise UserError(f"{asked} cuts the batch, but {whole}; set mesh.reproducible=0")
+    if cfg.objective.needs_average:
+        reads = f"{type(cfg.objective).__name__} reads the moving average of the parameters"
+        raise UserError(f"{asked} hands a shard the parameters alone, but {reads}; set it to 0")
 
 
 def check_statistics(cfg: Config, model_state: Any) -> None:

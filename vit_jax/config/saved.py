@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,10 +202,12 @@ def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
     return kind(**values)
 
 
-def load(path: Path, argument: str | None) -> "Config":
+def load(path: Path, argument: str | None, words: Sequence[str] = ()) -> "Config":
     """Return what get_config() of a file returns, called with the argument where there is one.
 
-    For a run's config.json, return the config with which the run was started.
+    Without an argument, a file that has one is asked for get_config_for(given): the fields that the
+    `words` of a command line set, as text by their paths, and its "workdir". For a run's
+    config.json, return the config with which the run was started.
 
     Raises UserError: whatever the file raises, or a get_config() that returns something else.
     """
@@ -220,7 +222,12 @@ def load(path: Path, argument: str | None) -> "Config":
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        base = module.get_config() if argument is None else module.get_config(argument)
+        if argument is not None:
+            base = module.get_config(argument)
+        elif hasattr(module, "get_config_for"):
+            base = module.get_config_for(_given(words))
+        else:
+            base = module.get_config()
         if not isinstance(base, Config):
             raise UserError(f"{path}: get_config() must return a vit_jax.config.Config")
         check_types(base)
@@ -236,6 +243,22 @@ def load(path: Path, argument: str | None) -> "Config":
             text = f"{text[: unknown.end()]}; did you mean {' or '.join(near)}?"
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {text}") from error
     return base
+
+
+def _given(words: Sequence[str]) -> dict[str, str]:
+    """Return the fields that a command line sets, "--config.init.weights=REF", and its workdir."""
+    found: dict[str, str] = {}
+    before = ""
+    for word in words:
+        if before:  # "--workdir DIR"
+            found[before], before = word, ""
+        elif flag := re.fullmatch(r"--?(?:config\.([\w.]+)|(workdir))(?:=(.*))?", word, re.DOTALL):
+            name = flag[1] or flag[2]
+            if flag[3] is None:
+                before = name
+            else:
+                found[name] = flag[3]
+    return found
 
 
 def _load_json(path: Path, argument: str | None) -> "Config":

@@ -11,6 +11,7 @@ from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
     EvalConfig,
+    FeaturesEval,
     FewShotEval,
     KNNEval,
     LinearEval,
@@ -28,6 +29,12 @@ def _probe(cfg: ProbeEval, context: EvalContext) -> Evaluator:
     return frozen.create(cfg, context)
 
 
+def _drift(cfg: FeaturesEval, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import drift  # late: most runs do not compare their features
+
+    return drift.create(cfg, context)
+
+
 def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     from vit_jax.evals import retrieval, zero_shot  # late: most runs have no texts
 
@@ -43,6 +50,7 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     KNNEval: _probe,
     FewShotEval: _probe,
     LinearEval: _probe,
+    FeaturesEval: _drift,
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
 }

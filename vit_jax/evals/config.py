@@ -226,6 +226,32 @@ class LinearEval(ProbeEval):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class FeaturesEval(EvalConfig):
+    """How many directions the features use, and how far they are from the start's (`evals.drift`).
+
+    It needs no labels. A run that has one takes its probes before the first step, too.
+
+    Attributes:
+        neighbours: how many nearest images of each are compared with the start's.
+    """
+
+    predictor: ClassVar[str] = "features"
+
+    neighbours: int = value(10, least=1)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("rank", "similarity", "cka", "overlap")
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        lines, count = EvalConfig.check_sources(self, where, sources), len(sources[""])
+        if count < 3:
+            few = f"{sources[''].name} has {count} of the three images that a comparison takes"
+            raise UserError(f"{where}: {few}; set another {where}.split")
+        return lines
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class ZeroShotEval(EvalConfig):
     """Classes told by their names, for an objective of images and texts (`evals.zero_shot`).
 

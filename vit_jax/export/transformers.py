@@ -46,6 +46,7 @@ _ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_pytorch_tanh", Gelu.QUICK: "quick_ge
 _CLASSES = {
     "vit": ("ViTModel", "ViTForImageClassification"),
     "deit": ("", "DeiTForImageClassificationWithTeacher"),
+    "ijepa": ("IJepaModel", "IJepaForImageClassification"),
     "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
     "dinov2_with_registers": (
         "Dinov2WithRegistersModel",
@@ -60,6 +61,7 @@ _CLASSES = {
 _LAYOUTS = {
     "vit": ("vit", "vit.", ""),
     "deit": ("vit", "deit.", ""),
+    "ijepa": ("vit", "ijepa.", ""),
     "dinov2": ("dinov2", "dinov2.", ""),
     "dinov2_with_registers": ("dinov2", "dinov2_with_registers.", ""),
     "dinov3_vit": ("dinov3", "", ""),
@@ -105,6 +107,8 @@ def _kind(cfg: ViTConfig) -> str:
         return "deit"
     if cfg.pre_norm:
         return "clip_vision_model"
+    if not cfg.class_token and cfg.pool is Pool.GAP and cfg.gelu is Gelu.ERF:
+        return "ijepa"
     if not cfg.class_token:
         return "siglip" if cfg.num_classes else "siglip_vision_model"
     if cfg.num_registers:
@@ -121,8 +125,9 @@ def _fixed(cfg: ViTConfig, found: str) -> dict[str, Any]:
     fixed |= {"key_bias": True}
     if not found.startswith("dinov2"):
         fixed |= {"mlp": MlpKind.GELU}
-    if found in ("vit", "deit"):
+    if found in ("vit", "deit", "ijepa"):
         fixed |= {"layer_scale": 0.0, "num_registers": 0}
+        fixed |= {"pool": Pool.GAP} if found == "ijepa" else {}
     elif found == "clip_vision_model":
         fixed |= {"pre_norm": True, "patch_bias": False, "layer_scale": 0.0}
         fixed |= {"class_token": True, "num_registers": 0}
@@ -242,7 +247,7 @@ def config(cfg: Any, class_names: Sequence[str], *, several: bool = False) -> di
         "patch_size": models.pair(cfg.patch, "patch")[0],
         "num_channels": cfg.channels,
     }
-    if found in ("vit", "deit") or found.startswith("dinov2"):
+    if found in ("vit", "deit", "ijepa") or found.startswith("dinov2"):
         tree["qkv_bias"] = cfg.qkv_bias
     if found.startswith("dinov2"):
         del tree["intermediate_size"]

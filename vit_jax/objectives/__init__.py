@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from vit_jax.objectives.dino import Dino
     from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
     from vit_jax.objectives.distill import Distill, DistillConfig, taught
+    from vit_jax.objectives.gram import GramConfig
+    from vit_jax.objectives.ijepa import IJepa, IJepaConfig
+    from vit_jax.objectives.lejepa import LeJepa, LeJepaConfig
     from vit_jax.objectives.mae import Mae, MaeConfig
     from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
 
@@ -33,10 +36,12 @@ OBJECTIVES = {
     "MaskedPatchConfig": "masked_patch",
     "MaeConfig": "mae",
     "DinoConfig": "dino",
+    "LeJepaConfig": "lejepa",
+    "IJepaConfig": "ijepa",
     "ContrastiveConfig": "contrastive",
 }
 _OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
-_OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive")
+_OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive") | {"GramConfig": "gram"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-distillation without labels: DINO, and with iBOT and KoLeo the loss of DINOv2 and v3.
+"""Self-distillation without labels: DINO; with iBOT, KoLeo and Gram anchoring, DINOv2 and v3.
 
 A student learns from small and large crops of an image what a teacher, the moving average of its
 own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXiv:2508.10104). The
@@ -26,7 +26,7 @@ from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import View, reading
 from vit_jax.models import base
 from vit_jax.models.decoder import ProjectionHead
-from vit_jax.objectives import hiding
+from vit_jax.objectives import gram, hiding
 from vit_jax.objectives.base import Aux, Batch, Context, Objective
 from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
 from vit_jax.objectives.hiding import block_masks, gathered, mask_counts
@@ -37,6 +37,7 @@ _EXACT = jax.lax.Precision.HIGHEST
 Centre = Float[Array, " K"] | Float[Array, "1 K"]
 Weights = Num[Array, " N"] | None
 _GLOBAL, _LOCAL = ("global_1", "global_2"), "local"
+_GRAM = ("gram_1", "gram_2")  # the same crops for the copy of the teacher
 _CENTRE_MOMENTUM = 0.9
 _COLLAPSED = 0.05  # of log K, and of a rank above 1: learning runs stay far above both
 _HEAD, _PATCH_HEAD, _TOKEN = "dino_head", "ibot_head", "mask_token"
@@ -231,7 +232,7 @@ class Dino(Objective):
 
     @property
     def views(self) -> Mapping[str, View]:
-        """Two large crops, and the small ones together."""
+        """Two large crops, the small ones together, and the large ones for Gram anchoring."""
         cfg, (height, width, channels) = self.cfg, models.input_shape(self.model)
         transforms = (self.data.transform, cfg.second)
         found = {
@@ -252,6 +253,15 @@ class Dino(Objective):
                 reading=reading(self.data),
                 count=cfg.small_crops,
             )
+        if cfg.gram.weight:
+            size = base.pair(cfg.gram.size, "gram.size") if cfg.gram.size else (height, width)
+            for name, crop in zip(_GRAM, _GLOBAL, strict=True):
+                plain = dataclasses.replace(
+                    found[crop].transform, auto_augment="", color_jitter=0.0
+                )
+                found[name] = dataclasses.replace(
+                    found[crop], transform=plain, size=size, like=crop
+                )
         return found
 
     def _head(self, cfg: HeadConfig) -> ProjectionHead:
@@ -272,15 +282,20 @@ class Dino(Objective):
         return {**params, **own}, model_state
 
     def init_state(self, key: jax.Array) -> Any:
-        """Return the centres of the teacher's logits: zeros; nothing with Sinkhorn-Knopp."""
-        del key
-        if self.cfg.balance is Balance.SINKHORN:
-            return None
-        centres = {_HEAD: jnp.zeros(self.cfg.head.prototypes)}
-        if self.cfg.patch_weight:
-            # Patches have a centre of their own, also where the head is shared.
-            centres[_PATCH_HEAD] = jnp.zeros(self._of_patches[1].prototypes)
-        return centres
+        """Return zeros for the centres of the teacher's logits, and for the teacher's copy.
+
+        There is neither with Sinkhorn-Knopp and without Gram anchoring.
+        """
+        own: dict[str, Any] = {}
+        if self.cfg.balance is Balance.CENTRE:
+            own[_HEAD] = jnp.zeros(self.cfg.head.prototypes)
+            if self.cfg.patch_weight:
+                # Patches have a centre of their own, also where the head is shared.
+                own[_PATCH_HEAD] = jnp.zeros(self._of_patches[1].prototypes)
+        if self.cfg.gram.weight:
+            params, _ = jax.eval_shape(functools.partial(Objective.init, self), key)
+            own["gram"] = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+        return own or None
 
     def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
         """Normalise the crops and draw which patches of the large ones are hidden."""
@@ -293,6 +308,9 @@ class Dino(Objective):
             found[_LOCAL] = data.normalize(small, mean, std)
         if self.cfg.patch_weight:
             found |= self._hidden(rng, len(found["large"]))
+        if self.cfg.gram.weight:
+            same = jnp.stack([batch[name] for name in _GRAM], axis=1)
+            found["gram"] = data.normalize(_joined(same), mean, std)
         return found
 
     def _hidden(self, rng: jax.Array, num_images: int) -> Batch:
@@ -320,7 +338,8 @@ class Dino(Objective):
         taught = jax.lax.stop_gradient(self._teacher(ctx.ema, batch))
         student, model_state = self._student(params, ctx.model_state, batch, rng, train=True)
         temperature = self._temperature(ctx.step)
-        centres = dict(ctx.objective or {})
+        own = dict(ctx.objective or {})
+        centres = {name: own[name] for name in (_HEAD, _PATCH_HEAD) if name in own}
         targets, centres = self._targets(taught["scores"], _HEAD, centres, temperature, None)
         dino = self._crop_loss(student, _by_crop(targets, 2))
         loss, metrics = dino, {"dino_loss": dino}
@@ -337,6 +356,10 @@ class Dino(Objective):
             crops = _by_crop(student["features"], 2)
             spread = koleo(crops[0]) + koleo(crops[1])
             loss, metrics["koleo_loss"] = loss + cfg.spread_weight * spread, spread
+        if cfg.gram.weight:
+            weight, anchored, own["gram"] = self._anchored(student["tokens"], ctx, batch)
+            metrics |= {"gram_loss": anchored, "gram_weight": weight}
+            loss = loss + weight * anchored
         metrics |= {
             "loss": loss,
             "target_entropy": target_entropy(targets),
@@ -344,7 +367,34 @@ class Dino(Objective):
             "feature_rank": feature_rank(taught["features"]),
             "teacher_temperature": temperature,
         }
-        return loss, Aux(metrics, model_state, centres or None)
+        return loss, Aux(metrics, model_state, {**own, **centres} or None)
+
+    def _anchored(
+        self, tokens: Float[Array, "I L D"], ctx: Context, batch: Batch
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Return the weight of Gram anchoring, its loss (0 before it begins), and the copy."""
+        cfg, prefix = self.cfg.gram, models.num_prefix(self.model)
+        kept = ctx.objective["gram"]
+        average = {name: ctx.ema["params"][name] for name in kept}
+        kept = jax.lax.stop_gradient(gram.copied(cfg, self.clock, ctx.step, kept, average))
+        weight = gram.weight(cfg, self.clock, ctx.step)
+        started = gram.started(cfg, self.clock, ctx.step)
+
+        def loss(patches: jax.Array) -> jax.Array:
+            return gram.gram_loss(patches, self._kept_patches({"params": kept}, batch))
+
+        patches = tokens[:, prefix:].astype(jnp.float32)
+        found = jax.lax.cond(started, loss, lambda patches: 0 * patches.sum(), patches)
+        return weight, found, kept
+
+    def _kept_patches(self, variables: Any, batch: Batch) -> Float[Array, "I N D"]:
+        """Return the patches of the large crops as the copy sees them, on the student's grid."""
+        grids = []
+        for name in ("gram", "large"):
+            height, width = batch[name].shape[1:3]
+            grids.append(models.patch_grid(self.model, (height, width)))
+        out = self.module.apply(variables, batch["gram"], train=False)
+        return gram.regridded(out.tokens[:, models.num_prefix(self.model) :], *grids)
 
     def _crop_loss(self, student: Batch, targets: Float[Array, "2 B K"]) -> jax.Array:
         """Return the mean over the pairs of a student's crop and another crop of the teacher's."""
@@ -395,6 +445,8 @@ class Dino(Objective):
         hidden = {"source": batch["source"]} if self.cfg.patch_weight else {}
         out, state = self.apply(params, state, batch["large"], rng, train=train, **hidden)
         found = {"features": out.features, "scores": self._scores(params, out.features)}
+        if self.cfg.gram.weight:
+            found["tokens"] = out.tokens
         if self.cfg.patch_weight:
             found["patches"] = self._patch_scores(params, out.tokens, batch["places"])
         if _LOCAL in batch:
@@ -428,7 +480,8 @@ class Dino(Objective):
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example.
 
-        Three times the student's on all crops, and the teacher's on the large ones.
+        Three times the student's on all crops, and the teacher's on the large ones; as if Gram
+        anchoring were on throughout.
         """
         looped = dataclasses.replace(self, model=models.looped(self.model))
         rng = jax.eval_shape(lambda: jax.random.key(0))
@@ -441,6 +494,8 @@ class Dino(Objective):
         state = {name: value for name, value in variables.items() if name != "params"}
         student = functools.partial(looped._student, train=False)
         teacher = count(looped._teacher, variables, batch)
+        if self.cfg.gram.weight:
+            teacher += count(looped._kept_patches, variables, batch)
         return train_flops(count(student, params, state, batch, rng)) + teacher
 
 

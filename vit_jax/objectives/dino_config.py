@@ -12,6 +12,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, base
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import ObjectiveConfig
+from vit_jax.objectives.gram import GramConfig
 from vit_jax.settings.durations import parse
 from vit_jax.settings.fields import check_effects, group, value
 
@@ -64,6 +65,7 @@ class DinoConfig(ObjectiveConfig):
         hidden_images: the share of the large crops of which patches are hidden.
         hidden_share: the range of the share of their patches that is.
         spread_weight: of KoLeo, which spreads the features of a batch (arXiv:1806.03198); 0 is off.
+        gram: Gram anchoring, which holds the patches to an earlier teacher's (DINOv3).
     """
 
     uses_labels: ClassVar[bool] = False
@@ -89,6 +91,7 @@ class DinoConfig(ObjectiveConfig):
     hidden_images: float = value(0.5, above=0, most=1)
     hidden_share: tuple[float, ...] = value((0.1, 0.5), lengths=(2,), least=0, below=1)
     spread_weight: float = value(0.0, least=0, note="0 is off")
+    gram: GramConfig = group(GramConfig)
 
     def _effects(self) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
         """Yield whether settings have an effect beside the others, when not, and their names."""
@@ -102,6 +105,7 @@ class DinoConfig(ObjectiveConfig):
         """Raise UserError for crops that the model cannot take, in one line."""
         hiding.check(model, "self-distillation")
         check_effects(self, "objective.", self._effects())
+        self.gram.check(model)
         if self.temperature_warmup:
             parse(self.temperature_warmup)
         full = models.input_shape(model)[:2]

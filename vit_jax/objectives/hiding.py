@@ -19,6 +19,7 @@ from vit_jax import models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.models.layers.posemb import placed
 from vit_jax.objectives.base import Batch, Objective
 
 _TRIES = 10  # for each block, in DINOv2's code
@@ -34,6 +35,24 @@ def check(model: ModelConfig, objective: str) -> None:
         given = getattr(model, field, off)
         if given != off:
             raise UserError(f"model.{field}={given} does not go with {objective}; set {off}")
+
+
+def check_part(model: ModelConfig, whose: str) -> None:
+    """Raise UserError for a model that does not encode a part of the patches; `whose` encoder."""
+    for field, off in (("window", 0), ("axial", False)):
+        if given := getattr(model, field, off):
+            what = f"model.{field}={given} needs the grid of all patches, and {whose}"
+            raise UserError(f"{what} encoder sees a part of them; set {off}")
+    if without := placed(model):
+        raise UserError(
+            f"{whose} encoder sees a part of the patches and does not know the "
+            f"places of its tokens; set model.{without}"
+        )
+    if getattr(model, "fc_norm", False):
+        raise UserError(
+            f"model.fc_norm leaves the tokens of {whose} encoder unnormalised; set it False",
+            field="model.fc_norm",
+        )
 
 
 def num_patches(model: ModelConfig) -> int:

@@ -19,7 +19,6 @@ from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, decoder
 from vit_jax.models.base import check_heads
 from vit_jax.models.layers import masking
-from vit_jax.models.layers.posemb import placed
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
 from vit_jax.settings.fields import value
@@ -53,20 +52,7 @@ class MaeConfig(ObjectiveConfig):
         hiding.check(model, "a masked autoencoder")
         hiding.counted(model, self.share, "objective.share")
         hiding.counted(model, 1 - self.share, "1 - objective.share")
-        for field, off in (("window", 0), ("axial", False)):
-            if given := getattr(model, field, off):
-                what = f"model.{field}={given} needs the grid of all patches, and a masked"
-                raise UserError(f"{what} autoencoder's encoder sees a part of them; set {off}")
-        if without := placed(model):
-            raise UserError(
-                "a masked autoencoder's encoder sees a part of the patches and does not know the "
-                f"places of its tokens; set model.{without}"
-            )
-        if getattr(model, "fc_norm", False):
-            raise UserError(
-                "model.fc_norm leaves the decoder's tokens unnormalised; set it False",
-                field="model.fc_norm",
-            )
+        hiding.check_part(model, "a masked autoencoder's")
         if self.decoder_dim % 4:
             raise UserError(f"objective.decoder_dim={self.decoder_dim} must be divisible by 4")
         fields = ("objective.decoder_dim", "objective.decoder_heads")

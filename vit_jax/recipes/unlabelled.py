@@ -18,6 +18,8 @@ from vit_jax.objectives import (
     Balance,
     DinoConfig,
     HeadConfig,
+    IJepaConfig,
+    LeJepaConfig,
     MaeConfig,
     MaskedPatchConfig,
     ObjectiveConfig,
@@ -48,17 +50,39 @@ def _dino() -> DinoConfig:
     )
 
 
+def _lejepa() -> LeJepaConfig:
+    return LeJepaConfig(
+        small=dataclasses.replace(_SMALL),
+        small_crops=2,
+        small_size=(16, 16),
+        directions=64,
+        dim=16,
+        hidden_dim=128,
+    )
+
+
+def _ijepa() -> IJepaConfig:
+    return IJepaConfig(predictor_dim=32, predictor_depth=2, predictor_heads=4)
+
+
 RUNS: dict[str, Callable[[], ObjectiveConfig]] = {
     "mpp": MaskedPatchConfig,
     # Grey pixels of a patch that is all paper have no deviation to divide by.
     "mae": lambda: MaeConfig(decoder_dim=32, decoder_depth=2, decoder_heads=4, norm_pix=False),
     "dino": _dino,
     "dinov2": lambda: dataclasses.replace(_dino(), balance=Balance.SINKHORN, patch_weight=1.0),
+    "lejepa": _lejepa,
+    "ijepa": _ijepa,
 }
 
 
+def _crops(objective: ObjectiveConfig) -> bool:
+    """Return whether an objective sees crops of two sizes."""
+    return isinstance(objective, DinoConfig | LeJepaConfig)
+
+
 def digits(run: str) -> Config:
-    """Train on the 1,293 training scans without their labels: 2,000 steps of 128, of DINO 1,000.
+    """Train on the 1,293 training scans without their labels: 2,000 steps of 128, of crops 1,000.
 
     The last checkpoint counts, as no label may choose one; neighbours among 144 labelled scans are
     measured on the 144 of validation while it trains.
@@ -67,7 +91,7 @@ def digits(run: str) -> Config:
     """
     choose("run", run, RUNS)
     objective = RUNS[run]()
-    two = objective.needs_average  # crops of two sizes
+    two = _crops(objective)
     model = models.with_fields(
         scans.deit(),
         {
@@ -86,18 +110,22 @@ def digits(run: str) -> Config:
     config.evals = {"knn": KNNEval(every="10%", transform=plain, **near)}
     config.checkpoint.every, config.checkpoint.keep_best = "10%", 0
     config.log.every = "200 steps"
-    if objective.needs_average:
+    if two:
         config.data.transform = dataclasses.replace(_LARGE)
         config.duration, config.optim.lr = "1000 steps", 2e-3
+    if objective.needs_average:
         config.ema_decay, config.ema_decay_end = 0.96, 1.0
-    else:
+    if objective.scores_images:
         loss = LossEval(split="train[1293:]", every="10%", transform=dataclasses.replace(plain))
         config.evals["val"] = loss
     return config
 
 
 # Steps and batch of each run on drawn letters.
-GLYPHS = {"mpp": (300, 64), "mae": (400, 128), "dino": (140, 64), "labelled": (200, 32)}
+GLYPHS = {
+    **{"mpp": (300, 64), "mae": (400, 128), "dino": (140, 64)},
+    **{"lejepa": (140, 64), "ijepa": (300, 64), "labelled": (200, 32)},
+}
 
 
 def glyphs(run: str) -> Config:
@@ -113,14 +141,16 @@ def glyphs(run: str) -> Config:
     objective = SupervisedConfig() if run == "labelled" else RUNS[run]()
     if isinstance(objective, MaeConfig):
         objective.decoder_dim = 96
-    labelled, average = objective.uses_labels, objective.needs_average
+    if isinstance(objective, IJepaConfig):
+        objective.predictor_dim = 96
+    labelled, two = objective.uses_labels, _crops(objective)
     fields = {
         "image_size": (32, 32),
         "channels": 1,
         "patch": (8, 8),
         "num_classes": 0,
-        "pool": Pool.CLS if labelled or average else Pool.GAP,
-        "dynamic_image_size": average,
+        "pool": Pool.CLS if labelled or two else Pool.GAP,
+        "dynamic_image_size": two,
     }
     config = Config(
         model=models.variant("vit_ti16", **fields),
@@ -146,14 +176,20 @@ def glyphs(run: str) -> Config:
     else:
         near = {"split": "held_out", "train_split": "labelled", "k": (5,)}
         config.evals = {"knn": KNNEval(every="20%", transform=plain, **near)}
-    if average:
-        config.optim.lr, config.ema_decay, config.ema_decay_end = 2e-3, 0.96, 1.0
+    if two:
+        config.optim.lr = 2e-3
+    if objective.needs_average:
+        config.ema_decay, config.ema_decay_end = 0.96, 1.0
     config.checkpoint.every, config.checkpoint.keep_best = "20%", 0
     return config
 
 
 # What is learned of one's own images, and by which of `folder.RUNS`' models.
-OWN = {"mae": "s16", "dino": "s16", "mae_small": "small", "dino_small": "small"}
+OWN = {
+    f"{name}{size}": "small" if size else "s16"
+    for size in ("", "_small")
+    for name in ("mae", "dino", "lejepa", "ijepa")
+}
 
 
 def _view(area: tuple[float, float], colours: str) -> TransformConfig:
@@ -167,16 +203,18 @@ def images(run: str) -> Config:
 
     The dataset decides the batch and the duration (`config.fitted`). Where its folders are classes,
     neighbours are measured on val while it trains, and choose nothing: the last checkpoint counts.
-    MAE hides three quarters of crops of 20 to 100 %; DINO sees two crops of 40 to 100 % and four
-    small ones of half the side, in other colours. Values are common or the digits', not tuned.
+    MAE hides three quarters of crops of 20 to 100 %; DINO and LeJEPA see two crops of 40 to 100 %
+    and four small ones of half the side, in other colours; I-JEPA crops of 30 to 100 %. Values are
+    common or the digits', not tuned.
 
     Raises UserError: no such run.
     """
     size = OWN[choose("run", run, OWN)]
-    distils = run.startswith("dino")
-    fields = {"drop_path_rate": 0.0, "dynamic_image_size": distils}
-    if size == "s16" and not distils:
-        fields["pool"] = Pool.GAP  # MAE trains no class token
+    name = run.removesuffix("_small")
+    two = name in ("dino", "lejepa")
+    fields = {"drop_path_rate": 0.0, "dynamic_image_size": two}
+    if size == "s16" and not two:
+        fields["pool"] = Pool.GAP  # MAE and I-JEPA train no class token
     config = folder.images(size)
     config.model = models.with_fields(config.model, fields)
     config.data.mix, config.init = MixConfig(), InitConfig()
@@ -184,8 +222,8 @@ def images(run: str) -> Config:
     near = {"train_split": "train", "k": (5,), "where_labelled": True}
     config.evals = {"knn": KNNEval(split="val", every="20%", transform=plain, **near)}
     config.checkpoint.every, config.checkpoint.keep_best = "10%", 0
-    if distils:
-        side = models.input_shape(config.model)[0] // 2
+    side = models.input_shape(config.model)[0] // 2
+    if name == "dino":
         config.objective = DinoConfig(
             second=_view((0.4, 1.0), "dino-blur0.1-solarize0.2"),
             small=_view((0.1, 0.4), "dino-blur0.5"),
@@ -199,6 +237,26 @@ def images(run: str) -> Config:
         config.data.transform = _view((0.4, 1.0), "dino-blur1")
         config.ema_decay, config.ema_decay_end = 0.99, 1.0
         config.optim.lr /= 2
+    elif name == "lejepa":
+        colours = "dino-blur0.5-solarize0.2"
+        config.objective = LeJepaConfig(
+            small=_view((0.1, 0.4), colours),
+            small_crops=4,
+            small_size=(side, side),
+            directions=256,
+            dim=64,
+            hidden_dim=512,
+        )
+        config.data.transform = _view((0.4, 1.0), colours)
+        config.optim.lr /= 2
+    elif name == "ijepa":
+        config.objective = IJepaConfig(
+            predictor_dim=192 if size == "s16" else 48,
+            predictor_depth=6 if size == "s16" else 2,
+            predictor_heads=6 if size == "s16" else 3,
+        )
+        config.data.transform = _view((0.3, 1.0), "")
+        config.ema_decay, config.ema_decay_end = 0.99, 1.0
     else:
         # Drawings have patches of nothing but paper, which no deviation divides: `norm_pix`.
         width = 256 if size == "s16" else 64

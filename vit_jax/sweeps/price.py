@@ -69,9 +69,12 @@ def price(cfg: Config) -> Price:
     return Price(params, float(image.flops) * count, count, tokens, plan.total_steps)
 
 
-def examples(model: ModelConfig, flops: float) -> str:
-    """Return the duration in which training a model takes so many FLOPs: "16384 examples"."""
-    image = _of_image(model, SupervisedConfig(), uphill=False)
+def examples(model: ModelConfig, flops: float, objective: ObjectiveConfig | None = None) -> str:
+    """Return the duration in which training a model takes so many FLOPs: "16384 examples".
+
+    By default by its labels, else by the objective.
+    """
+    image = _of_image(model, objective or SupervisedConfig(), uphill=False)
     return f"{round(flops / image.flops)} examples"
 
 

@@ -18,7 +18,7 @@ from vit_jax.devices import hardware
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
-from vit_jax.train import begin, branch
+from vit_jax.train import begin, branch, first_look
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, open_run, print_once
@@ -115,6 +115,7 @@ def fit(
                 unreadable=run.unreadable,
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
+            first_look.measure(run, position)
             end = train(run, position, stream, stop, window)
             end, finished = conclude(run, end, stop)
         # After the log is closed: of a finished run everything is on the disk.

@@ -16,7 +16,7 @@ from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType
 from vit_jax.models.base import Remat
-from vit_jax.objectives import DinoConfig, MaeConfig
+from vit_jax.objectives import DinoConfig, GramConfig, IJepaConfig, LeJepaConfig, MaeConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 
@@ -25,6 +25,7 @@ SIZES = {"dim": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 
 
 def config(run: str) -> Config:
+    run, _, anchored = run.partition("+")
     cfg = unlabelled_digits.get_config(run)
     cfg.model = dataclasses.replace(cfg.model, **SIZES, drop_path_rate=0.0)
     cfg.data.batch_size, cfg.duration = BATCH, "10 steps"
@@ -38,6 +39,13 @@ def config(run: str) -> Config:
         # KoLeo magnifies the rounding of features as close as those of an untrained network; on
         # 8 devices its own test and test_dino.py's compare it.
         cfg.objective.spread_weight = 0.0
+        if anchored:  # in the second step, by the teacher after the first
+            side = 2 * cfg.model.image_size[0]
+            cfg.objective.gram = GramConfig(weight=1.0, start="1 steps", size=(side, side))
+    if isinstance(cfg.objective, LeJepaConfig):
+        cfg.objective.hidden_dim, cfg.objective.dim, cfg.objective.directions = 16, 8, 8
+    if isinstance(cfg.objective, IJepaConfig):
+        cfg.objective.predictor_dim, cfg.objective.predictor_depth = 16, 1
     return cfg
 
 
@@ -79,12 +87,17 @@ def assert_same(found: Run, expected: Run) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5), found[1], expected[1])
 
 
-@pytest.mark.parametrize("run", ["mae", "dinov2"])
+@pytest.mark.parametrize("run", ["mae", "dinov2", "dinov2+gram", "lejepa", "ijepa"])
 def test_eight_devices_train_as_one_does(run: str) -> None:
     cfg = config(run)
     if run == "dinov2":
         assert {cfg.objective.balance, cfg.objective.patch_weight} == {"sinkhorn", 1.0}
-    assert_same(train(cfg, MeshConfig(data=2, fsdp=2, tensor=2), 8), alone(run))
+    found = train(cfg, MeshConfig(data=2, fsdp=2, tensor=2), 8)
+    assert_same(found, alone(run))
+    if run == "dinov2+gram":
+        assert [metrics["gram_loss"] > 0 for metrics in found[0]] == [False, True]
+        copied, before = found[1][1]["own"]["gram"], found[1][0]["ema"]["params"]
+        jax.tree.map(np.testing.assert_array_equal, copied, {n: before[n] for n in copied})
 
 
 @pytest.mark.parametrize("run", ["mpp", "mae"])

@@ -40,7 +40,7 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
     from vit_jax.config import check
     from vit_jax.config.saved import load
 
-    base = load(file, argument)
+    base = load(file, argument, rest)
     values = flags.FlagValues() if values is None else values
     trees = {"config": base}
     parse(set_groups(base, rest), values, trees=trees)

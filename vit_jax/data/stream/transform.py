@@ -226,6 +226,8 @@ class View:
     """One array of images: [B, H, W, C] uint8, or [B, count, H, W, C] where `count` is above 1.
 
     What each draws at random depends on (seed, position in the stream, number of the view) alone.
+    With `like`, the name of an earlier view, it draws what that one draws: with equal crops, flips
+    and warps it shows the same part of the image, in another size or without its colours.
     """
 
     transform: TransformConfig
@@ -233,6 +235,7 @@ class View:
     channels: int  # 1 or 3
     reading: Reading = AS_SHOWN
     count: int = 1  # how many times the transform draws
+    like: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -277,6 +280,9 @@ def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (12
             fill=fill,
             shared=shared,
         )
-        for index in range(view.count) if view.count > 1 else (None,):
-            found.append(Draw(name, index, len(found), transform))
+        number = len(found)
+        if view.like:
+            number = next(draw.number for draw in found if draw.array == view.like)
+        for i, index in enumerate(range(view.count) if view.count > 1 else (None,)):
+            found.append(Draw(name, index, number + i, transform))
     return found

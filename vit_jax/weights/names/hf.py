@@ -61,11 +61,11 @@ _VIT = SavedNames(
     "hf_vit",
     _ATTENTION,
     _PATCHES,
-    ("", "vit.", "deit."),
+    ("", "vit.", "deit.", "ijepa."),
     "classifier",
     r"^pooler\.|^decoder\.",
     (
-        (r"^((?:vit|deit)\.)?layers\.", r"\1encoder.layer."),
+        (r"^((?:vit|deit|ijepa)\.)?layers\.", r"\1encoder.layer."),
         *_MODULES,
         (r"\.mlp\.fc1\.", ".intermediate.dense."),
         (r"\.mlp\.fc2\.", ".output.dense."),

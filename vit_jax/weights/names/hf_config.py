@@ -75,6 +75,7 @@ KINDS = {
     "vit": Kind("vit", _VIT),
     "deit": Kind("vit", _VIT),
     "vit_mae": Kind("vit", _VIT),
+    "ijepa": Kind("vit", _VIT),
     "dinov2": Kind("dinov2", {**_DINOV2, "patch_size": 14}),
     "dinov2_with_registers": Kind("dinov2", {**_DINOV2, "num_register_tokens": 4}),
     "dinov3_vit": Kind("dinov3", _DINOV3),
@@ -221,6 +222,8 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         fields["distilled"] = "distillation_classifier.weight" in shapes
         second = f"{before}embeddings.distillation_token" in shapes
         fields["num_registers"] = int(second and not fields["distilled"])
+        if found.kind == "ijepa":
+            fields |= {"class_token": False, "pool": Pool.GAP}
     elif found.layout is LAYOUTS["clip"]:
         fields |= {"pre_norm": True, "patch_bias": False}
     else:

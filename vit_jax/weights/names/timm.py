@@ -40,7 +40,7 @@ _MICROSOFT_SWIN: tuple[Rename, ...] = (
     (r"^layers\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) + 1}.downsample."),
 )
 # Tables that the code computes from the config.
-_BESIDE = re.compile(r"num_batches_tracked$|^n_averaged$|^decoder_|^mask_token$")
+_BESIDE = re.compile(r"num_batches_tracked$|^n_averaged$|^(decoder|predictor)_|^mask_token$")
 _BUFFERS = re.compile(
     r"\.(relative_position_index|attn_mask)$"
     r"|^rope_embed\.periods$|(^|\.)rope(_reg)?\.freqs_(cos|sin)$|\.attn\.rope(_reg)?\.freqs$"
@@ -95,7 +95,7 @@ def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
 def is_ignored(key: str) -> bool:
     """Return whether a key of a state_dict is no weight of a model.
 
-    PyTorch's batch counters are none, and what a masked autoencoder has beside its encoder.
+    PyTorch's batch counters are none, and what MAE and I-JEPA have beside their encoders.
     """
     return bool(_BESIDE.search(key))
 

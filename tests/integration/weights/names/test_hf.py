@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers 5.23's own outputs, stored with its weights (tests/golden/hf_*)."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from vit_jax import models, weights
+from vit_jax.export import transformers
+from vit_jax.weights.config import ResizeRule
 from vit_jax.weights.published import describe
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -26,6 +30,7 @@ class Stored(NamedTuple):
 CASES = {
     "vit": Stored("logits", "logits"),
     "dinov2": Stored("tokens", "tokens"),
+    "ijepa": Stored("tokens", "tokens"),
     "siglip": Stored("pooler", "features"),
     "clip": Stored("image_embeds", "logits", {"num_classes": 24}, length=True),
 }
@@ -46,3 +51,26 @@ def test_outputs_are_transformers(name: str, tmp_path: Path) -> None:
             out = out / np.linalg.norm(out, axis=-1, keepdims=True)
         np.testing.assert_allclose(out, stored[case.theirs], atol=5e-5, rtol=0)
         assert out.std() > 1e-2
+
+
+def test_ijepa_goes_both_ways_and_to_other_sizes(tmp_path: Path) -> None:
+    for source, file in ((".safetensors", "model.safetensors"), (".config.json", "config.json")):
+        shutil.copy(GOLDEN / f"hf_ijepa{source}", tmp_path / file)
+    name = f"hf:{tmp_path}"
+    cfg = describe.network(name).model
+    assert transformers.kind(cfg) == "ijepa"
+    state, file = transformers.to_hf(weights.load(name, cfg), cfg), GOLDEN / "hf_ijepa.safetensors"
+    stored = load_file(file)
+    assert state.keys() == stored.keys()
+    for key, value in stored.items():
+        np.testing.assert_array_equal(state[key], value, err_msg=key)
+    theirs = json.loads((GOLDEN / "hf_ijepa.config.json").read_text())
+    written = transformers.config(cfg, ())
+    assert {key: theirs[key] for key in written} == written
+    # transformers resizes the table without antialias, as the official loaders of DeiT do.
+    wide = models.with_fields(cfg, {"image_size": (24, 48)})
+    variables = weights.load(name, wide, resize=ResizeRule.OFFICIAL)
+    golden = np.load(GOLDEN / "hf_ijepa.npz")
+    with jax.default_matmul_precision("highest"):
+        tokens = jax.jit(models.create(wide).apply)(variables, jnp.asarray(golden["other"])).tokens
+    np.testing.assert_allclose(tokens, golden["other_tokens"], atol=5e-5, rtol=0)

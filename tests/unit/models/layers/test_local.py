@@ -69,5 +69,5 @@ def test_what_does_not_fit_together_is_named(fields: dict[str, Any], message: st
 def test_a_masked_autoencoder_has_no_grid() -> None:
     for field, value in (("window", 2), ("axial", True)):
         cfg = dataclasses.replace(VIT, **{field: value}, num_classes=0)
-        with refused_by("objectives.mae.MaeConfig.check", f"model.{field}"):
+        with refused_by("objectives.hiding.check_part", f"model.{field}"):
             MaeConfig().check(cfg, DataConfig())
