@@ -11,7 +11,7 @@ from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
-from vit_jax.objectives import DinoConfig
+from vit_jax.objectives import DinoConfig, IJepaConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.optim.config import Optimizer
 
@@ -35,6 +35,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "=8 cuts the batch, but DinoConfig learns from a batch as a whole": (
         {},
         {"objective": DinoConfig()},
+    ),
+    "=8 hands a shard the parameters alone, but IJepaConfig reads the moving average": (
+        {},
+        {"objective": IJepaConfig()},
     ),
 }
 

@@ -28,6 +28,7 @@ KINDS = {
     "dinov3_vit": DINOV3,
     "siglip_vision_model": SIGLIP,
     "siglip": GAP,
+    "ijepa": dataclasses.replace(GAP, gelu=Gelu.ERF),
     "clip_vision_model": CLIP,
 }
 

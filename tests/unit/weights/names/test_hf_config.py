@@ -32,6 +32,10 @@ def test_defaults_of_the_classes_are_the_published_networks() -> None:
     assert model("clip", vision_config={}) == models.variant("vit_b32_clip", num_classes=0)
     deit = models.variant("deit_b16", num_classes=0, norm_eps=1e-12, zero_head=True)
     assert model("vit") == model("vit_mae") == deit
+    fields = {"hidden_size": 1280, "num_hidden_layers": 32, "intermediate_size": 5120}
+    ijepa = model("ijepa", patch_size=14, num_attention_heads=16, layer_norm_eps=1e-6, **fields)
+    found = models.variant("vit_h14_ijepa", num_classes=0, zero_head=True)
+    assert ijepa == found
     dinov2 = model("dinov2", image_size=518)
     assert (dinov2.patch, dinov2.image_size, dinov2.layer_scale) == ((14, 14), (518, 518), 1.0)
 
