@@ -81,7 +81,10 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         ContrastiveConfig,
         DinoConfig,
         DistillConfig,
+        GramConfig,
         HeadConfig,
+        IJepaConfig,
+        LeJepaConfig,
         MaeConfig,
         MaskedPatchConfig,
         ObjectiveConfig,
@@ -114,8 +117,8 @@ _NAMES = {
     "vit_jax.models.layers.posemb": "PosEmbed",
     "vit_jax.models.lora": "LoraConfig",
     "vit_jax.models.text": "TextConfig",
-    "vit_jax.objectives": "ObjectiveConfig ContrastiveConfig DinoConfig DistillConfig HeadConfig "
-    "MaeConfig MaskedPatchConfig SupervisedConfig taught",
+    "vit_jax.objectives": "ObjectiveConfig ContrastiveConfig DinoConfig DistillConfig GramConfig "
+    "HeadConfig IJepaConfig LeJepaConfig MaeConfig MaskedPatchConfig SupervisedConfig taught",
     "vit_jax.optim": "MomentDtype OptimConfig Optimizer Schedule",
     "vit_jax.models.layers.dense": "ReduceDType",
     "vit_jax.devices.sharding": "MeshConfig make_mesh",
