@@ -72,7 +72,7 @@ def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
 
     With `own` instead those beside the model, whose names are the authors' but for `kernel`.
     """
-    convolutions = models.family(cfg).timm_convolutions
+    convolutions = models.family(cfg).timm_convolutions(cfg)
     num_heads = own.num_heads if own else getattr(cfg, "num_heads", 1)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
