@@ -28,6 +28,19 @@ WHOLE = transform(Crop.RESIZE, TransformConfig().crop_ratio, Resize.BILINEAR_ANT
 # As the Hub has them: google/vit-base-patch16-224, openai/clip-vit-base-patch32,
 # facebook/deit-base-distilled-patch16-224, facebook/dinov2-small, google/siglip-base-patch16-224.
 PUBLISHED = [
+    # facebook/convnext-tiny-224 and convnext-base-384.
+    (
+        {"feature_extractor_type": "ConvNextFeatureExtractor", "crop_pct": 0.875, "size": 224}
+        | {"do_normalize": True, "do_resize": True, "resample": 3},
+        transform(Crop.CENTER, 0.875),
+        224,
+    ),
+    (
+        {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}}
+        | {"crop_pct": 0.95, "resample": 3},
+        transform(Crop.RESIZE, TransformConfig().crop_ratio),
+        384,
+    ),
     ({"do_normalize": True, "do_resize": True, "size": 224}, WHOLE, 224),
     (
         {
