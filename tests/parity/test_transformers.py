@@ -29,7 +29,6 @@ from tests.unit.weights.names.test_hf import DINOV3, GATED
 from vit_jax import inference, models
 from vit_jax.export import transformers as transformers_folder
 from vit_jax.inference.trained import Trained
-from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed

@@ -224,7 +224,7 @@ def _positions(
         yield "params/reg_token", leaves["params/reg_token"] + prefix[:, first:]
 
 
-def _beside(found: str, cfg: ViTConfig, before: str) -> Iterator[tuple[str, np.ndarray]]:
+def _beside(found: str, cfg: Any, before: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield what transformers holds and no output depends on."""
     if found.startswith("dinov2"):
         yield f"{before}embeddings.mask_token", np.zeros((1, cfg.dim), np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvNeXt: published sizes, grids, stems, bad configs; the authors' files and those without head."""
+"""ConvNeXt: published sizes, grids, stems, bad configs; the authors' files, and files of no head."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from tests.refusals import RANGE, Told, refused_as
 from tests.unit.models.tiny import TINY
-from vit_jax import models, trees, weights
+from vit_jax import models, trees
 from vit_jax.models import ConvNeXtConfig
 from vit_jax.models.families import convnext
 from vit_jax.weights.apply import fill, in_memory
@@ -30,7 +30,7 @@ def test_every_variant_is_compared_with_timms_counts() -> None:
 
 def test_grids_and_widths_of_stems() -> None:
     odd = {"image_size": (37, 41), "depths": (1, 1), "widths": (8, 8)}
-    for stem, grid in (("patch", (9, 10)), ("overlap", (10, 11)), ("overlap_act", (10, 11))):
+    for stem, grid in (("patch", (9, 10)), ("overlap", (10, 11))):
         cfg = models.variant("convnext_t", stem=stem, **odd)
         assert convnext.FAMILY.grids(cfg, (37, 41)) == [grid, (grid[0] // 2, grid[1] // 2)]
         out = jax.eval_shape(
@@ -83,6 +83,12 @@ def as_authors(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
+def read_of(state: dict[str, np.ndarray], cfg: ConvNeXtConfig) -> dict[str, np.ndarray]:
+    """Read a file of these tensors, as "timm:" does."""
+    entries = timm_names.entries(cfg)
+    return fill(entries, timm_names.with_timm_names(in_memory(state), cfg, entries))
+
+
 def test_files_of_the_authors_and_of_timm_are_one() -> None:
     for fields in ({}, {"conv_mlp": True}, {"layer_scale": 0.0, "norm": "rms"}):
         cfg = models.with_fields(SMALL, fields)
@@ -95,14 +101,13 @@ def test_files_of_the_authors_and_of_timm_are_one() -> None:
                 state |= dict(zip([p.key for p in parts], entry.encode(layer), strict=True))
         fc1 = state["stages.0.blocks.0.mlp.fc1.weight"]
         assert fc1.shape == ((32, 8, 1, 1) if cfg.conv_mlp else (32, 8))
-        for given in (state, as_authors(state)):
-            jax.tree.map(np.testing.assert_array_equal, weights.from_timm(given, cfg), variables)
-        # A network of DINOv3's names its last norm twice, one of FCMAE has none.
+        # DINOv3's authors name the last norm twice; what FCMAE leaves has none.
         twice = as_authors(state) | {"norms.3.weight": state["head.norm.weight"]}
-        jax.tree.map(np.testing.assert_array_equal, weights.from_timm(twice, cfg), variables)
+        for given in (state, as_authors(state), twice):
+            found = trees.nest(read_of(given, cfg))
+            jax.tree.map(np.testing.assert_array_equal, found, variables)
         bare = dataclasses.replace(cfg, num_classes=0)
         rest = {key: value for key, value in state.items() if not key.startswith("head.")}
-        named = timm_names.with_timm_names(in_memory(rest), bare)
-        read = fill(timm_names.entries(bare), named)
+        read = read_of(rest, bare)
         np.testing.assert_array_equal(read["params/norm/scale"], np.ones(16))
         assert ("params/norm/bias" in read) == (cfg.norm == "layer")
