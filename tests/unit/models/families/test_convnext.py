@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvNeXt: published sizes, grids, stems, bad configs; the authors' files, and files of no head."""
+"""ConvNeXt: published sizes, grids, stems, bad configs; the authors' files, those without head."""
 
 import dataclasses
 import json

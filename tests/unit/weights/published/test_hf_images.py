@@ -28,19 +28,6 @@ WHOLE = transform(Crop.RESIZE, TransformConfig().crop_ratio, Resize.BILINEAR_ANT
 # As the Hub has them: google/vit-base-patch16-224, openai/clip-vit-base-patch32,
 # facebook/deit-base-distilled-patch16-224, facebook/dinov2-small, google/siglip-base-patch16-224.
 PUBLISHED = [
-    # facebook/convnext-tiny-224 and convnext-base-384.
-    (
-        {"feature_extractor_type": "ConvNextFeatureExtractor", "crop_pct": 0.875, "size": 224}
-        | {"do_normalize": True, "do_resize": True, "resample": 3},
-        transform(Crop.CENTER, 0.875),
-        224,
-    ),
-    (
-        {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}}
-        | {"crop_pct": 0.95, "resample": 3},
-        transform(Crop.RESIZE, TransformConfig().crop_ratio),
-        384,
-    ),
     ({"do_normalize": True, "do_resize": True, "size": 224}, WHOLE, 224),
     (
         {
@@ -98,6 +85,20 @@ def test_published_files_are_read(values: Any, expected: TransformConfig, side: 
         size = values["size"]
         wanted = size["shortest_edge"] if isinstance(size, dict) else size
         assert math.floor(side / found.transform.crop_ratio) == wanted
+
+
+def test_convnexts_are_cut_below_384_pixels_alone() -> None:
+    # facebook/convnext-tiny-224, and convnext-base-384 as a newer transformers writes it.
+    old = {"feature_extractor_type": "ConvNextFeatureExtractor", "crop_pct": 0.875, "size": 224}
+    small = read(**old, resample=3)
+    assert (small.transform, small.size) == (transform(Crop.CENTER, 0.875), (224, 224))
+    assert math.floor(224 / read(**{**old, "crop_pct": 0.95}).transform.crop_ratio) == 235
+    new = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}}
+    large = read(**new)
+    assert (large.transform.crop, large.size) == (Crop.RESIZE, (384, 384))
+    assert large.transform.resize is Resize.BICUBIC
+    with pytest.raises(UserError, match="crop_pct=0 must be a number from 0.01 to 1"):
+        read(**{**old, "crop_pct": 0})
 
 
 def test_means_are_of_white_as_one() -> None:
