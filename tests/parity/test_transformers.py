@@ -44,7 +44,8 @@ SIZES = {
 }
 MLP = {**SIZES, "intermediate_size": 40}
 LABELS = {"num_labels": 5}
-MAPS = {"hidden_sizes": [6, 8], "depths": [1, 2], "num_stages": 2, "image_size": 16}
+MAPS = {"hidden_sizes": [6, 8], "depths": [1, 2], "image_size": 16}
+STAGES = {**MAPS, "num_stages": 2}
 TEXT = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -91,17 +92,17 @@ CASES = {
         lambda: hf.DeiTModel(hf.DeiTConfig(**MLP)), "last_hidden_state", "tokens"
     ),
     "convnext": Case(
-        lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(**MAPS, **LABELS)),
+        lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(**STAGES, **LABELS)),
         "logits",
         "logits",
     ),
     "convnext without layer scale": Case(
-        lambda: hf.ConvNextModel(hf.ConvNextConfig(**MAPS, layer_scale_init_value=0.0)),
+        lambda: hf.ConvNextModel(hf.ConvNextConfig(**STAGES, layer_scale_init_value=0.0)),
         "pooler_output",
         "features",
     ),
     "convnextv2": Case(
-        lambda: hf.ConvNextV2ForImageClassification(hf.ConvNextV2Config(**MAPS, **LABELS)),
+        lambda: hf.ConvNextV2ForImageClassification(hf.ConvNextV2Config(**STAGES, **LABELS)),
         "logits",
         "logits",
     ),

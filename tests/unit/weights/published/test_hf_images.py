@@ -97,7 +97,7 @@ def test_convnexts_are_cut_below_384_pixels_alone() -> None:
     large = read(**new)
     assert (large.transform.crop, large.size) == (Crop.RESIZE, (384, 384))
     assert large.transform.resize is Resize.BICUBIC
-    with pytest.raises(UserError, match="crop_pct=0 must be a number from 0.01 to 1"):
+    with pytest.raises(UserError, match=r"crop_pct=0 must be a number from 0\.01 to 1"):
         read(**{**old, "crop_pct": 0})
 
 
