@@ -39,7 +39,9 @@ def convnexts(draw: st.DrawFn) -> ConvNeXtConfig:
 
 def build(cfg: ConvNeXtConfig) -> "torch.nn.Module":
     sizes = {"num_classes": cfg.num_classes, "in_chans": cfg.channels}
-    return timm.models.ConvNeXt(**FAMILY.timm(cfg).args, **sizes)
+    # As the architecture, not the class, has it where it has no LayerScale.
+    own = FAMILY.timm(cfg).args
+    return timm.models.ConvNeXt(**{"ls_init_value": None, **own}, **sizes)
 
 
 _SIZES = {"depths": (1, 2, 1, 1), "widths": (8, 12, 12, 20), "num_classes": 5, "scan_unroll": 1}

@@ -59,7 +59,9 @@ CONFIGS: dict[str, ModelConfig] = {
     **{name: dataclasses.replace(test_eva.BASE, **test_eva.PUBLISHED[name]) for name in _EVA},
     "regnet": test_regnet.SMALL,
     "convnext": dataclasses.replace(test_convnext.UNEVEN, image_size=(32, 32)),
-    "convnext hnf": dataclasses.replace(test_convnext.NORM_FIRST, image_size=(32, 32)),
+    "convnext hnf": dataclasses.replace(
+        test_convnext.NORM_FIRST, image_size=(32, 32), layer_scale=0.0
+    ),
     "resnet": models.ResNetConfig(**_CNN),
     "resnetv2": shrink(models.variant("resnetv2_50"), **_CNN),
     "swin s3": dataclasses.replace(

@@ -365,9 +365,12 @@ def _timm(cfg: ConvNeXtConfig) -> facts.Timm:
     renamed = {"dims": "widths", "use_grn": "grn", "head_norm_first": "norm_first"}
     args = facts.timm_args(cfg, *same, **renamed)
     args |= {"stem_type": cfg.stem.value, "norm_layer": _NORMS[cfg.norm]}
-    args |= {"act_layer": _ACTS[cfg.gelu], "ls_init_value": cfg.layer_scale or None}
-    args["head_hidden_size"] = cfg.pre_logits_dim or None
-    return facts.Timm("convnext_tiny", args, {"head_norm_eps": cfg.norm_eps}, "stem/conv1")
+    args["act_layer"] = _ACTS[cfg.gelu]
+    # timm drops arguments that are None, and leaves the architecture's own value.
+    args |= {"head_hidden_size": cfg.pre_logits_dim} if cfg.pre_logits_dim else {}
+    args |= {"ls_init_value": cfg.layer_scale} if cfg.layer_scale else {}
+    architecture = "convnext_tiny" if cfg.layer_scale else "convnextv2_tiny"
+    return facts.Timm(architecture, args, {"head_norm_eps": cfg.norm_eps}, "stem/conv1")
 
 
 def _timm_lacks(cfg: ConvNeXtConfig) -> str:
