@@ -79,7 +79,7 @@ class ConvNeXtConfig(ModelConfig):
     layer_scale: float = value(1e-6, least=0, note="0 is none")
     norm_first: bool = False
     norm_eps: float = 1e-6
-    head_norm_eps: float = 1e-6
+    head_norm_eps: float = value(1e-6, least=0)
     pre_logits_dim: int = value(0, least=0)
     conv_mlp: bool = False
     dropout_rate: float = value(0.0, least=0, below=1)
