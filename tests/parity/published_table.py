@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "resnetv2": r"resnetv2_(50|101|152)(x\d_bit)?",
     "regnet": r"regnety_.*",
     "resnet": r"resnet(50|101|152)",
+    "convnext": r"convnext.*|test_convnext2?",
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.parity import test_eva, test_regnet, test_vit
+from tests.parity import test_convnext, test_eva, test_regnet, test_vit
 from tests.parity.harness import TOLERANCE, images, to_torch
 from tests.parity.torch_models import randomise, state, torch
 from tests.unit.models.tiny import TINY
@@ -24,6 +24,7 @@ from vit_jax.weights import export
 # timm has four stages only where the tiny ones have fewer, and one width of the ResNet's stem.
 _RESNET = ResNetConfig(depths=(1, 1, 1, 1), widths=(8, 16, 16, 24), image_size=(32,), num_classes=5)
 CONFIGS = {**TINY, "regnet": test_regnet.SMALL, "resnet": _RESNET}
+CONFIGS["convnext"] = test_convnext.UNEVEN
 
 
 def build(family: str) -> "torch.nn.Module":

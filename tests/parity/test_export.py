@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.parity import test_eva, test_regnet
+from tests.parity import test_convnext, test_eva, test_regnet
 from tests.parity.torch_models import timm, torch
 from tests.unit.inference.exported import assert_close, images, trained
 from tests.unit.models.tiny import TINY, shrink
@@ -58,6 +58,10 @@ CONFIGS: dict[str, ModelConfig] = {
     "rms and swiglu": dataclasses.replace(_VIT, norm=TokenNorm.RMS, mlp=MlpKind.SWIGLU),
     **{name: dataclasses.replace(test_eva.BASE, **test_eva.PUBLISHED[name]) for name in _EVA},
     "regnet": test_regnet.SMALL,
+    "convnext": dataclasses.replace(test_convnext.UNEVEN, image_size=(32, 32)),
+    "convnext hnf": dataclasses.replace(
+        test_convnext.NORM_FIRST, image_size=(32, 32), layer_scale=0.0
+    ),
     "resnet": models.ResNetConfig(**_CNN),
     "resnetv2": shrink(models.variant("resnetv2_50"), **_CNN),
     "swin s3": dataclasses.replace(

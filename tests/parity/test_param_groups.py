@@ -10,6 +10,7 @@ from tests.parity import (
     test_bit,
     test_cait,
     test_convit,
+    test_convnext,
     test_hybrid,
     test_mixer,
     test_regnet,
@@ -32,6 +33,7 @@ CONFIGS = {
     **TINY,
     "map": dataclasses.replace(TINY["vit"], pool=Pool.MAP),
     "regnet": models.variant("regnety_200mf"),
+    "convnext": test_convnext.UNEVEN,
     "resnet": dataclasses.replace(
         TINY["resnet"], depths=(1, 2, 1, 1), widths=(16, 32, 64, 128), image_size=(32, 32)
     ),
@@ -45,6 +47,7 @@ BUILD = {
     "regnet": test_regnet.timm_model,
     "resnet": test_resnet.timm_model,
     "swin": test_swin.build,
+    "convnext": test_convnext.build,
     "mixer": test_mixer.build,
     "hybrid": test_hybrid.build,
     "bit": test_bit.build,

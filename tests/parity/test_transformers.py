@@ -29,7 +29,6 @@ from tests.unit.weights.names.test_hf import DINOV3, GATED
 from vit_jax import inference, models
 from vit_jax.export import transformers as transformers_folder
 from vit_jax.inference.trained import Trained
-from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -45,6 +44,8 @@ SIZES = {
 }
 MLP = {**SIZES, "intermediate_size": 40}
 LABELS = {"num_labels": 5}
+MAPS = {"hidden_sizes": [6, 8], "depths": [1, 2], "image_size": 16}
+STAGES = {**MAPS, "num_stages": 2}
 TEXT = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -89,6 +90,26 @@ CASES = {
     ),
     "deit, no head": Case(
         lambda: hf.DeiTModel(hf.DeiTConfig(**MLP)), "last_hidden_state", "tokens"
+    ),
+    "convnext": Case(
+        lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(**STAGES, **LABELS)),
+        "logits",
+        "logits",
+    ),
+    "convnext without layer scale": Case(
+        lambda: hf.ConvNextModel(hf.ConvNextConfig(**STAGES, layer_scale_init_value=0.0)),
+        "pooler_output",
+        "features",
+    ),
+    "convnextv2": Case(
+        lambda: hf.ConvNextV2ForImageClassification(hf.ConvNextV2Config(**STAGES, **LABELS)),
+        "logits",
+        "logits",
+    ),
+    "dinov3_convnext": Case(
+        lambda: hf.DINOv3ConvNextModel(hf.DINOv3ConvNextConfig(**MAPS)),
+        "pooler_output",
+        "features",
     ),
     "dinov2": Case(lambda: hf.Dinov2Model(hf.Dinov2Config(**SIZES)), "last_hidden_state", "tokens"),
     "dinov2 features": Case(
@@ -213,7 +234,8 @@ def test_a_head_over_two_vectors_is_refused_and_left_out(tmp_path: Path) -> None
 
 
 _VIT = TINY["vit"]
-WRITTEN: dict[str, tuple[ViTConfig, Any, str]] = {
+_CONVNEXT: Any = TINY["convnext"]
+WRITTEN: dict[str, tuple[Any, Any, str]] = {
     "vit": (_VIT, hf.AutoModelForImageClassification, "logits"),
     "fixed positions, no biases": (
         dataclasses.replace(
@@ -252,6 +274,21 @@ WRITTEN: dict[str, tuple[ViTConfig, Any, str]] = {
         "logits",
     ),
     "dinov3": (DINOV3, hf.AutoModel, "last_hidden_state"),
+    "convnext": (
+        dataclasses.replace(_CONVNEXT, grn=False, image_size=(16, 16)),
+        hf.AutoModelForImageClassification,
+        "logits",
+    ),
+    "convnextv2": (
+        dataclasses.replace(_CONVNEXT, layer_scale=0.0, image_size=(16, 16)),
+        hf.AutoModelForImageClassification,
+        "logits",
+    ),
+    "dinov3_convnext": (
+        dataclasses.replace(_CONVNEXT, grn=False, num_classes=0, image_size=(16, 16)),
+        hf.AutoModel,
+        "pooler_output",
+    ),
     "dinov2 g": (dataclasses.replace(GATED, mlp_dim=24), hf.AutoModel, "last_hidden_state"),
     "attention pooling": (
         dataclasses.replace(_VIT, class_token=False, pool=Pool.MAP, num_classes=0),
@@ -288,9 +325,11 @@ def test_a_written_folder_computes_the_same_there(name: str, tmp_path: Path) -> 
     assert_close(forward(theirs.eval(), normal, output), expected, TOLERANCE)
     # And back again.
     again = loaded(tmp_path)
+    standard = transformers_folder.standard(cfg)
+    fields = {"init": again.model.init} if hasattr(standard, "init") else {}
     assert again.model == dataclasses.replace(
-        transformers_folder.standard(cfg),
-        init=again.model.init,
+        standard,
+        **fields,
         zero_head=again.model.zero_head,
         scan_unroll=0,
         image_size=again.model.image_size,
@@ -318,6 +357,9 @@ def test_defaults_are_those_of_their_classes() -> None:
         "siglip2_vision_model": hf.Siglip2VisionConfig,
         "clip_vision_model": hf.CLIPVisionConfig,
         "dinov3_vit": hf.DINOv3ViTConfig,
+        "convnext": hf.ConvNextConfig,
+        "convnextv2": hf.ConvNextV2Config,
+        "dinov3_convnext": hf.DINOv3ConvNextConfig,
     }
     assert configs.keys() == hf_config.KINDS.keys()
     for kind, config in configs.items():

@@ -21,7 +21,7 @@ from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, KNNEval
-from vit_jax.models import RegNetConfig
+from vit_jax.models import ConvNeXtConfig, RegNetConfig
 from vit_jax.objectives import (
     ContrastiveConfig,
     DinoConfig,
@@ -72,7 +72,12 @@ def shrink(cfg: Config) -> Config:
     digits = cfg.data.name == "digits"
     num_classes = len(cfg.data.classes) or (10 if digits else 3)
     native = cfg.model.image_size
-    cfg.model = shrink_model(cfg.model, num_classes=num_classes if cfg.objective.uses_labels else 0)
+    stages: dict[str, Any] = {}
+    if isinstance(cfg.model, ConvNeXtConfig) and cfg.init.weights:  # four stages, as timm's
+        stages = {"depths": (1,) * 4, "widths": (8, 8, 16, 16), "image_size": (32, 32)}
+        cfg.optim.lr_multipliers = cfg.optim.lr_multipliers[:4]
+    classes = num_classes if cfg.objective.uses_labels else 0
+    cfg.model = shrink_model(cfg.model, num_classes=classes, **stages)
     if isinstance(cfg.objective, MaeConfig):
         cfg.objective.decoder_dim, cfg.objective.decoder_depth = 16, 1
         cfg.objective.decoder_heads = 2
@@ -201,6 +206,7 @@ TRAINED = (
     "deit3_imagenet:s16",
     "deit_distilled_imagenet:b16_384",
     "swin_imagenet:b_384",
+    "convnext_imagenet:b_384",
     "finetune_vit:cifar10",
     "mixer_b16_imagenet",
     "resnet_digits",

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 
+import numpy as np
 import pytest
 
 from tests.unit.test_configs import CONFIGS, FILES, arguments, load
@@ -19,6 +20,7 @@ from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import DistillConfig, Lock
 from vit_jax.optim import Optimizer, Schedule
+from vit_jax.optim.rules import make_rules
 from vit_jax.recipes import choose, image_text
 from vit_jax.weights.resize import ResizeRule
 
@@ -71,6 +73,12 @@ swin_imagenet:t                 300   1024 adamw 1e-3  1e-5 0.05 20     0.2  0.1
 swin_imagenet:s                 300   1024 adamw 1e-3  1e-5 0.05 20     0.3  0.1 0.8 1 0.25 1 5 0       224
 swin_imagenet:b                 300   1024 adamw 1e-3  1e-5 0.05 20     0.5  0.1 0.8 1 0.25 1 5 0       224
 swin_imagenet:b_384             30    1024 adamw 4e-5  4e-7 1e-8 5      0.5  0.1 0.8 1 0.25 1 5 0       384
+convnext_imagenet:t              300   4096 adamw 4e-3  1e-6 0.05 20     0.1  0.1 0.8 1 0.25 1 0 0.9999  224
+convnext_imagenet:s              300   4096 adamw 4e-3  1e-6 0.05 20     0.4  0.1 0.8 1 0.25 1 0 0.9999  224
+convnext_imagenet:b              300   4096 adamw 4e-3  1e-6 0.05 20     0.5  0.1 0.8 1 0.25 1 0 0.9999  224
+convnext_imagenet:l              300   4096 adamw 4e-3  1e-6 0.05 20     0.5  0.1 0.8 1 0.25 1 0 0.9999  224
+convnext_imagenet:b_384          30    512  adamw 5e-5  1e-6 1e-8 0      0.8  0.1 0   0 0.25 1 0 0       384
+convnext_imagenet:l_384          30    512  adamw 5e-5  1e-6 1e-8 0      0.95 0.1 0   0 0.25 1 0 0       384
 vit_b32_imagenet                300   4096 adamw 3e-3  0    0.3  10000s 0    0   0   0 0    1 1 0       224
 vit_b16_imagenet                300   4096 adamw 3e-3  0    0.3  10000s 0    0   0   0 0    1 1 0       224
 vit_l16_imagenet                300   4096 adamw 3e-3  0    0.3  10000s 0    0   0   0 0    1 1 0       224
@@ -376,6 +384,27 @@ def test_swin_schedule_and_images(subtests: pytest.Subtests) -> None:
             assert (plain.crop, ratio) == ((Crop.RESIZE if "384" in run else Crop.CENTER), 256)
 
 
+def test_convnext_as_its_authors_trained_it() -> None:
+    start, tuned = get("convnext_imagenet:b"), get("convnext_imagenet:b_384")
+    for optim in (start.optim, tuned.optim):
+        assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "")
+        assert (optim.schedule_lag, optim.warmup_overlap, optim.decay) == (False, False, "kernel$")
+        assert (optim.warmup_lr, optim.beta1, optim.beta2) == (0.0, 0.9, 0.999)
+    assert start.data.transform == get("deit_imagenet:b16").data.transform == tuned.data.transform
+    assert (start.model.layer_scale, start.evals["val"].transform.crop_ratio) == (1e-6, 0.875)
+    assert tuned.evals["val"].transform.crop is Crop.RESIZE
+    assert start.optim.layer_decay == tuned.optim.layer_decay == 1
+    # get_num_layer_for_convnext of its optim_factory.py, of 13.
+    layers = {"stem/conv1/kernel": [0], "stage0/blocks/mlp/fc1/kernel": [1] * 3}
+    layers |= {"stage1/downsample/conv/kernel": [2], "stage2/downsample/norm/scale": [3]}
+    layers |= {"stage2/blocks/ls/gamma": [3 + i // 3 for i in range(27)], "norm/scale": [13]}
+    layers |= {"stage3/downsample/conv/bias": [12], "stage3/blocks/norm/bias": [12] * 3}
+    lr = make_rules(tuned.optim, models.abstract(tuned.model)["params"]).lr
+    for name, numbers in layers.items():
+        expected = 0.7 ** (13 - np.array(numbers))
+        np.testing.assert_allclose(np.broadcast_to(lr[name].ravel(), len(numbers)), expected, 1e-5)
+
+
 @pytest.mark.parametrize(
     "run, side",
     [
@@ -403,7 +432,7 @@ def test_each_evaluation_crops_as_the_code_of_its_paper(subtests: pytest.Subtest
         with subtests.test(run):
             # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
             cfg = get(run)
-            authors = ("deit", "vit5", "cait", "convit", "swin", "regnet", "mae", "dino", "clip")
+            authors = ("deit", "vit5", "cait", "conv", "swin", "regnet", "mae", "dino", "clip")
             authors = (*authors, "lejepa", "ijepa")
             torch_born = run.startswith(authors)
             rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
@@ -489,6 +518,8 @@ def test_fine_tunings_start_from(subtests: pytest.Subtests) -> None:
             "official",
             (),
         ),
+        ("convnext_imagenet:b_384", "timm:convnext_base.fb_in1k.safetensors", "auto", ()),
+        ("convnext_imagenet:l_384", "timm:convnext_large.fb_in1k.safetensors", "auto", ()),
         ("deit3_imagenet:s16_384", "ckpt:runs/deit3_s16_imagenet", "official", ()),
         ("deit3_imagenet:b16_224", "ckpt:runs/deit3_b16_imagenet", "official", ()),
         ("deit3_imagenet:b16_384", "ckpt:runs/deit3_b16_imagenet_224", "official", ()),

@@ -45,7 +45,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)(proj|fc2)/lora_a$", ("tensor", None)),
     (r"(^|/)(proj|fc2)/lora_b$", (None, "fsdp")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),
-    (r"(^|/)(patch_embed|conv\d?)/kernel$", (None, None, None, "fsdp")),
+    (r"(^|/)(patch_embed|conv(\d|_dw)?)/kernel$", (None, None, None, "fsdp")),
     (r"(^|/)pos_embed(_[xy])?$", (None, None, "fsdp")),
 )
 

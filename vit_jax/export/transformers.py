@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained ViT as a folder that transformers loads: weights, config, preparation of images."""
+"""A trained ViT or ConvNeXt as a folder that transformers loads: weights, config, preparation."""
 
 import dataclasses
 import json
@@ -11,8 +11,9 @@ import safetensors.numpy
 
 from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
+from vit_jax.export import transformers_convnext
 from vit_jax.inference.trained import Trained
-from vit_jax.models import ViTConfig
+from vit_jax.models import ConvNeXtConfig, ViTConfig
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
@@ -56,6 +57,7 @@ _CLASSES = {
     "siglip_vision_model": ("SiglipVisionModel", ""),
     "siglip": ("", "SiglipForImageClassification"),
     "clip_vision_model": ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
+    **transformers_convnext.CLASSES,
 }
 # (layout, prefix where there is a head, prefix where there is none)
 _LAYOUTS = {
@@ -68,6 +70,7 @@ _LAYOUTS = {
     "siglip_vision_model": ("siglip", "", ""),
     "siglip": ("siglip", "vision_model.", ""),
     "clip_vision_model": ("clip", "vision_model.", "vision_model."),
+    **transformers_convnext.LAYOUTS,
 }
 
 
@@ -76,9 +79,11 @@ def kind(cfg: Any) -> str:
 
     Raises UserError: none does; names the field.
     """
+    if isinstance(cfg, ConvNeXtConfig):
+        return transformers_convnext.kind(cfg)
     if not isinstance(cfg, ViTConfig):
-        name = models.family(cfg).name
-        raise UserError(f"only ViTs are written as transformers has them, and this is a {name}")
+        name, which = models.family(cfg).name, "only ViTs and ConvNeXts"
+        raise UserError(f"{which} are written as transformers has them, and this is a {name}")
     for field in dataclasses.fields(cfg):
         value = getattr(cfg, field.name)
         is_other = field.name not in _SOME | _FREE and value != field.default
@@ -150,11 +155,13 @@ def _width(hidden: int, cfg: ViTConfig) -> int:
     return hf_config.gated_width(hidden) if cfg.mlp is MlpKind.SWIGLU else hidden
 
 
-def standard(cfg: Any) -> ViTConfig:
+def standard(cfg: Any) -> Any:
     """Return the config that `hf_config.model` reads of what is written of this one.
 
     Raises UserError: no model type computes what it does.
     """
+    if isinstance(cfg, ConvNeXtConfig):
+        return transformers_convnext.standard(cfg)
     found = kind(cfg)
     fields: dict[str, Any] = {"pos_embed": PosEmbed.LEARNED, "mup_base_dim": 0, "mup_base_heads": 0}
     if found == "dinov3_vit":
@@ -179,7 +186,7 @@ def to_hf(variables: Mapping[str, Any], cfg: Any) -> dict[str, np.ndarray]:
     found, theirs = kind(cfg), standard(cfg)
     leaves = dict(trees.named_leaves(export.folded(variables, cfg)))
     leaves = {name: np.asarray(value) for name, value in leaves.items()}
-    if theirs.pos_embed is PosEmbed.LEARNED:
+    if getattr(theirs, "pos_embed", None) is PosEmbed.LEARNED:
         leaves |= dict(_positions(leaves, cfg, theirs))
     for name, leaf in trees.named_leaves(models.abstract(theirs)):
         if name not in leaves:
@@ -222,7 +229,7 @@ def _positions(
         yield "params/reg_token", leaves["params/reg_token"] + prefix[:, first:]
 
 
-def _beside(found: str, cfg: ViTConfig, before: str) -> Iterator[tuple[str, np.ndarray]]:
+def _beside(found: str, cfg: Any, before: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield what transformers holds and no output depends on."""
     if found.startswith("dinov2"):
         yield f"{before}embeddings.mask_token", np.zeros((1, cfg.dim), np.float32)
@@ -235,7 +242,20 @@ def config(cfg: Any, class_names: Sequence[str], *, several: bool = False) -> di
 
     Raises UserError: no model type of transformers' computes what the model does.
     """
-    found, theirs = kind(cfg), standard(cfg)
+    found = kind(cfg)
+    is_vit = isinstance(cfg, ViTConfig)
+    tree = _sizes(cfg, found) if is_vit else transformers_convnext.sizes(cfg)
+    names = {}
+    if cfg.num_classes and found != "clip_vision_model":
+        ids = {str(i): name for i, name in enumerate(class_names)}
+        names = {"id2label": ids, "label2id": {name: int(i) for i, name in ids.items()}}
+        names["problem_type"] = "multi_label_classification" if several else None
+    architecture = _CLASSES[found][bool(cfg.num_classes)]
+    return {"model_type": found, "architectures": [architecture], **tree, **names}
+
+
+def _sizes(cfg: ViTConfig, found: str) -> dict[str, Any]:
+    theirs = standard(cfg)
     tree: dict[str, Any] = {
         "hidden_size": cfg.dim,
         "num_hidden_layers": cfg.depth,
@@ -268,14 +288,8 @@ def config(cfg: Any, class_names: Sequence[str], *, several: bool = False) -> di
     if found.startswith("siglip"):
         tree["vision_use_head"] = cfg.pool is Pool.MAP
     if found == "siglip":
-        tree = {"vision_config": {"model_type": "siglip_vision_model", **tree}}
-    names = {}
-    if cfg.num_classes and found != "clip_vision_model":
-        ids = {str(i): name for i, name in enumerate(class_names)}
-        names = {"id2label": ids, "label2id": {name: int(i) for i, name in ids.items()}}
-        names["problem_type"] = "multi_label_classification" if several else None
-    architecture = _CLASSES[found][bool(cfg.num_classes)]
-    return {"model_type": found, "architectures": [architecture], **tree, **names}
+        return {"vision_config": {"model_type": "siglip_vision_model", **tree}}
+    return tree
 
 
 def check(trained: Trained) -> None:

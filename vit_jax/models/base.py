@@ -45,7 +45,7 @@ class ModelConfig:
         remat: what the backward pass keeps.
         scan_unroll: blocks of a homogeneous stack per loop iteration; 0 unrolls all (fastest step)
             unless `remat` is to save memory, 1 compiles fastest. Families of unlike stages (Swin,
-            BiT, RegNet) have no such stack.
+            BiT, RegNet) have no such stack, a ConvNeXt has one in each stage.
         zero_head, head_bias: start the head's kernel at zero; start its bias at this value
             (-log K for a sigmoid loss over K classes).
     """

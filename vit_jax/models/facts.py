@@ -153,7 +153,7 @@ class Family:
         timm_form: config -> the form in which timm's file has some layers.
         timm_lacks: config -> what no weights give timm's model, in words; "" for nothing.
         timm_zeros: config -> sizes of the biases that only timm's model has.
-        timm_convolutions: regex of our linear kernels that are 1x1 convolutions in timm.
+        timm_convolutions: config -> regex of our linear kernels that are 1x1 convolutions in timm.
         official_names: from the authors' names in PyTorch to timm's, joined by dots.
         google: its layout in Google's files.
     """
@@ -176,7 +176,7 @@ class Family:
     timm_form: Callable[[Any], Form] = lambda cfg: Form()
     timm_lacks: Callable[[Any], str] = lambda cfg: ""
     timm_zeros: Callable[[Any], Mapping[str, int]] = lambda cfg: {}
-    timm_convolutions: str = ""
+    timm_convolutions: Callable[[Any], str] = lambda cfg: ""
     official_names: Sequence[Rename] = ()
     google: Google | None = None
 

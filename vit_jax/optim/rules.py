@@ -32,7 +32,7 @@ _STACKS = (
     "decoder_blocks",
 )  # in the order of their depth
 # Patches are merged at the start of a stage: the merging layer counts as its first block.
-_STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
+_STAGE = re.compile(r"^stage(\d+)/(?:block(?:s/)?(\d+)/)?")
 
 # The power of the width's growth m that multiplies the learning rate; 0 where there is none. These
 # updates have a size that gradients do not change (arXiv:2203.03466 table 3, "Adam LR"), also

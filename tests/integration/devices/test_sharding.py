@@ -9,6 +9,7 @@ PUBLISHED = (
     *("vit_G14", "vit_7b16_dinov3", "vit_so400m14_siglip", "r50_vit_l32", "bit_r152x4"),
     *("swin_l_384", "mixer_s16"),
     *("mixer_l32", "cait_m48", "convit_b_plus", "regnety_200mf", "resnet50"),
+    *("convnext_xxl", "convnextv2_h"),
 )
 
 

@@ -29,7 +29,7 @@ BORN_ON_THE_MESH = ("regnet", "swin")
 FULL = OptimConfig(lr=1e-3, weight_decay=0.1, mu_dtype=MomentDtype.BFLOAT16)
 PLAIN = OptimConfig(name=Optimizer.SGD, momentum=0.0, lr=0.1)
 # An optimizer does to an array of one what it does to another's: these compile the smallest.
-PLAINLY = ("swin", "resnet", "bit", "hybrid", "cait", "convit", "mixer")
+PLAINLY = ("swin", "resnet", "bit", "hybrid", "cait", "convit", "mixer", "convnext")
 
 
 def config(family: str, mesh: MeshConfig | None = None, **fields: Any) -> Config:

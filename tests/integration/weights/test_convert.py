@@ -18,6 +18,9 @@ from vit_jax.weights import export
 CONFIGS = {
     **TINY,
     "regnet": dataclasses.replace(TINY["regnet"], depth=8),
+    "convnext": dataclasses.replace(
+        TINY["convnext"], depths=(1,) * 4, widths=(8,) * 4, image_size=(32, 32)
+    ),
     "resnet": dataclasses.replace(
         TINY["resnet"], depths=(1, 1, 1, 1), widths=(16, 32, 32, 32), stem_width=64
     ),

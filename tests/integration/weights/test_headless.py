@@ -45,7 +45,8 @@ def write(place: Path, cfg: ModelConfig, *, keep: str = "") -> dict:
         for parts, layer in zip(entry.layers, layers, strict=True):
             assert entry.encode is not None
             for part, value in zip(parts, entry.encode(layer), strict=True):
-                if not part.key.startswith(HEADS) or part.key == keep:
+                is_head = part.key.startswith(HEADS) and ".norm." not in part.key
+                if not is_head or part.key == keep:
                     kept[part.key] = np.ascontiguousarray(value)
     safetensors.numpy.save_file(kept, place)
     return variables

@@ -88,7 +88,7 @@ COPIED = (
     # Adafactor's row and column means, vectors of a block each, as small.
     (r"/v_(row|col)/", "fsdp"),
     # Heads and MLPs are what the tensor axis splits; around them every device has all channels.
-    (r"(^|/)(patch_embed|conv\d?)/kernel$", "tensor"),
+    (r"(^|/)(patch_embed|conv(\d|_dw)?)/kernel$", "tensor"),
     (r"(^|/)(pos_embed|reduction/kernel)$", "tensor"),
 )
 

@@ -117,7 +117,7 @@ REFUSED = [
         dataclasses.replace(VIT, mlp=MlpKind.SWIGLU),
         "transformers' vit has model.mlp=gelu, not swig",
     ),
-    (TINY["swin"], "only ViTs are written as transformers has them, and this is a Swin"),
+    (TINY["swin"], "only ViTs and ConvNeXts are written .*, and this is a Swin"),
     (dataclasses.replace(VIT, qk_norm=True), "no ViT of transformers' has model.qk_norm=True"),
     (dataclasses.replace(VIT, pos_embed=PosEmbed.RELATIVE), "has model.pos_embed=relative"),
     (dataclasses.replace(VIT, pos_embed_at=PosEmbedAt.SHARED), "has model.pos_embed_at=shared"),

@@ -12,6 +12,7 @@ from vit_jax.models import (
     BiTConfig,
     CaiTConfig,
     ConViTConfig,
+    ConvNeXtConfig,
     HybridConfig,
     MixerConfig,
     RegNetConfig,
@@ -89,6 +90,13 @@ SHRINK: dict[type, Callable[[Any], dict[str, Any]]] = {
         "window": (3,),  # neither grid is a multiple
         "image_size": tuple(5 * side for side in cfg.patch),
     },
+    ConvNeXtConfig: lambda cfg: {
+        "depths": (1, 2),
+        "widths": (8, 16),
+        "layer_scale": 0.1 if cfg.layer_scale else 0.0,  # as published, no branch is heard
+        "pre_logits_dim": 16 if cfg.pre_logits_dim else 0,
+        "image_size": (18, 18),  # a rest, which no patch covers
+    },
     MixerConfig: lambda cfg: {
         "dim": 16,
         "depth": 2,
@@ -117,6 +125,7 @@ TINY: dict[str, models.ModelConfig] = {
     "mixer": shrink(models.variant("mixer_b16", patch=(4, 4)), zero_head=False),
     "hybrid": shrink(models.variant("r50_vit_b16"), zero_head=False),
     "bit": shrink(models.variant("bit_r50x1"), zero_head=False),
+    "convnext": shrink(models.variant("convnext_t"), grn=True),
 }
 
 

@@ -80,6 +80,11 @@ POWERS = {
         "stem/bn/scale": 3, "stage0/block0/conv2/bn/bias": 2, "stage1/block0/conv1/conv/kernel": 1,
         "stage1/block0/downsample/bn/scale": 1, "head/kernel": 0,
     },
+    "convnext": {
+        "stem/conv1/kernel": 4, "stem/norm/scale": 4, "stage0/blocks/conv_dw/kernel": [3],
+        "stage1/downsample/norm/scale": 2, "stage1/downsample/conv/kernel": 2,
+        "stage1/blocks/mlp/fc2/kernel": [2, 1], "stage1/blocks/ls/gamma": [2, 1], "norm/scale": 0,
+    },
     "regnet": {"stem/conv/kernel": 3, "stage0/block0/se/fc1/bias": 2, "head/bias": 0},
 }  # fmt: skip
 

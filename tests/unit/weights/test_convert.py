@@ -62,6 +62,7 @@ def test_what_timm_does_not_have_is_refused(fields: dict[str, Any], message: str
 
 def test_other_families_that_timm_does_not_have_are_refused() -> None:
     _check_refused(TINY["regnet"], "2 stages")
+    _check_refused(TINY["convnext"], "2 stages")
     _check_refused(TINY["resnet"], "model.depths")
     _check_refused(dataclasses.replace(TINY["cait"], layer_scale=0.0), "model.layer_scale=0")
 

@@ -27,7 +27,7 @@ _FORMS = {"hf": Codebase.TRANSFORMERS, "open_clip": Codebase.OPEN_CLIP, "npz": C
 
 @dataclasses.dataclass(kw_only=True)
 class Convert(WeightsOptions):
-    """Writes weights under timm's names and shapes, or a ViT as transformers has it.
+    """Writes weights under timm's names and shapes, or a ViT or ConvNeXt as transformers has it.
 
     timm's model of the same sizes loads the file with strict=True, and transformers' Auto classes
     load the folder. Values are unchanged, but for tables and kernels that --model.FIELD brings to

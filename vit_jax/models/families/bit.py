@@ -155,7 +155,7 @@ FAMILY = facts.Family(
     images=lambda cfg: facts.Images(facts.HALF, 1.0, bilinear=True),
     timm=_timm,
     timm_names=lambda cfg: facts.names("BiT", "timm"),
-    timm_convolutions=r"^head/kernel$",
+    timm_convolutions=lambda cfg: r"^head/kernel$",
     google=facts.Google(
         facts.names("BiT", "google"),
         stem="root_block/standardized_conv2d/kernel",

@@ -125,6 +125,6 @@ FAMILY = facts.Family(
     timm=_timm,
     timm_names=lambda cfg: facts.names("RegNet", "timm"),
     timm_lacks=_timm_lacks,
-    timm_convolutions=r"/se/fc[12]/kernel$",
+    timm_convolutions=lambda cfg: r"/se/fc[12]/kernel$",
     official_names=facts.names("RegNet", "official"),
 )

@@ -58,7 +58,7 @@ def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
     if dict(source.shapes) == expected:
         return source
     views = _Views(source)
-    for step in (_scales, _fused, _key_bias, _gates, _frequencies, _tower):
+    for step in (_scales, _fused, _key_bias, _gates, _frequencies, _tower, _maps):
         step(views, expected)
     shapes = {key: shape for key, (shape, _) in views.items()}
     return WeightsFile(source.name, shapes, lambda key: views[key][1]())
@@ -155,6 +155,29 @@ def _tower(views: _Views, expected: Mapping[str, Shape]) -> None:
     if "head.weight" in expected and "head.weight" not in views and len(shape) == 2:
         views.cut("proj", {"head.weight": np.transpose})
         views["head.bias"] = (shape[1:], lambda: np.zeros(shape[1:], np.float32))
+
+
+def _maps(views: _Views, expected: Mapping[str, Shape]) -> None:
+    """Bring what multiplies maps, a ConvNeXt's MLPs and response norms, to its rank here.
+
+    timm's small ones hold 1x1 convolutions, the authors' files linear layers, and the scales and
+    biases of a response norm as (1, 1, 1, C).
+    """
+    for key, shape in expected.items():
+        is_ours = re.search(r"\.mlp\.(fc[12]|grn)\.(weight|bias)$", key)
+        there = views[key][0] if is_ours and key in views else shape
+        if there != shape and _plain(there) == _plain(shape):
+            views.cut(key, {key: lambda x, shape=shape: x.reshape(shape)})
+    # What masked autoencoding trains has no last norm; timm, too, leaves that as it starts.
+    if "head.norm.weight" in expected and not any(re.match("head|norm", key) for key in views):
+        for kind, fill in (("weight", np.ones), ("bias", np.zeros)):
+            if (shape := expected.get(f"head.norm.{kind}")) is not None:
+                views[f"head.norm.{kind}"] = shape, lambda s=shape, f=fill: f(s, np.float32)
+
+
+def _plain(shape: Shape) -> Shape:
+    """Return a shape without the ones of a 1x1 convolution, or of a factor of maps."""
+    return tuple(size for size in shape if size != 1)
 
 
 def written(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, np.ndarray]:

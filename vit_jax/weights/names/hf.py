@@ -26,6 +26,7 @@ from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import (
     Entry,
     FileTensor,
+    Layout,
     Shape,
     flat_patch,
     fused,
@@ -38,7 +39,7 @@ class SavedNames(NamedTuple):
     """The names that some of transformers' models share."""
 
     code: str  # of models/names.tsv
-    qkv: tuple[str, str, str]  # its names of queries, keys and values
+    qkv: tuple[str, ...]  # its names of queries, keys and values, if any
     stem: str  # the key that shows a file's prefix
     prefixes: tuple[str, ...]  # possible ones
     head: str  # of logits; beside the prefix, as are `head_dist` and what is ignored
@@ -105,6 +106,23 @@ LAYOUTS = {
     "clip": SavedNames(
         "hf_clip", _PROJ, "embeddings.patch_embedding.weight", _TOWERS, "visual_projection", _TEXT
     ),
+    "convnext": SavedNames(
+        "hf_convnext",
+        (),
+        "embeddings.patch_embeddings.weight",
+        ("", "convnext.", "convnextv2."),
+        "classifier",
+        r"(?!)",
+    ),
+    "dinov3_convnext": SavedNames(
+        "hf_dinov3",
+        (),
+        "stages.0.downsample_layers.0.weight",
+        ("",),
+        "classifier",
+        r"(?!)",
+        ((r"^model\.stages\.", "stages."),),
+    ),
 }
 
 
@@ -114,20 +132,24 @@ def prefix(layout: SavedNames, keys: Collection[str]) -> str:
 
 
 def entries(cfg: ModelConfig, layout: SavedNames, before: str) -> list[Entry]:
-    """List every parameter of a ViT with its place in a file of a layout.
+    """List every parameter of a model with its place in a file of a layout.
 
-    Raises UserError: another family, of which transformers' names are not known here.
+    Raises UserError: another family, of which the layout has no names.
     """
-    if not isinstance(cfg, ViTConfig):
-        name = models.family(cfg).name
-        raise UserError(f"no names of transformers' are known for {name}; it is a ViT's layout")
     renames, heads = rules(cfg, layout), _heads(cfg, layout)
+    if not renames:
+        name = models.family(cfg).name
+        raise UserError(f"no names of transformers' are known for {name} in this layout")
+    num_heads = getattr(cfg, "num_heads", 1)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
-        there = torch_layout(name, shape, cfg.num_heads)
-        qkv: tuple[str, ...] = layout.qkv
-        if name.endswith("/qkv/bias") and not cfg.key_bias:
-            there, qkv = fused(shape, 2, cfg.num_heads), layout.qkv[::2]
+        there, qkv = torch_layout(name, shape, num_heads), layout.qkv
+        if name.endswith("/qkv/bias") and not getattr(cfg, "key_bias", True):
+            there, qkv = fused(shape, 2, num_heads), layout.qkv[::2]
+        if "/grn/" in name:  # as it multiplies maps
+            there = Layout(
+                (1, 1, 1, *shape), lambda x: x.reshape(shape), lambda x: x[None, None, None]
+            )
         module, kind = name.rpartition("/")[::2]
         key = f"{heads[module]}/{kind}" if module in heads else before + renamed(name, renames)
         key = re.sub(r"/(kernel|scale)$", "/weight", key).replace("/", ".")
@@ -145,14 +167,16 @@ def entries(cfg: ModelConfig, layout: SavedNames, before: str) -> list[Entry]:
     return layout_lib.entries(models.abstract(cfg), place)
 
 
-def rules(cfg: ViTConfig, layout: SavedNames) -> tuple[Rename, ...]:
-    """Return the renames of a model's parameters, '/'-joined, to a layout's names."""
+def rules(cfg: ModelConfig, layout: SavedNames) -> tuple[Rename, ...]:
+    """Return the renames of a model's parameters, '/'-joined, to a layout's names; () for none."""
+    if not isinstance(cfg, ViTConfig):
+        return facts.names(models.family(cfg).name, layout.code)
     gated = layout.gated if cfg.mlp is MlpKind.SWIGLU else ()
     return (*gated, *facts.names("ViT", layout.code))
 
 
-def _heads(cfg: ViTConfig, layout: SavedNames) -> dict[str, str]:
-    if cfg.distilled:
+def _heads(cfg: ModelConfig, layout: SavedNames) -> dict[str, str]:
+    if getattr(cfg, "distilled", False):
         return {"head": "cls_classifier", "head_dist": "distillation_classifier"}
     return {"head": layout.head}
 
@@ -166,7 +190,7 @@ def is_ignored(key: str, cfg: Any, layout: SavedNames, before: str) -> bool:
     inside = key.removeprefix(before)
     if not cfg.num_classes and (layout is LAYOUTS["clip"] or layout is LAYOUTS["dinov2"]):
         return key.startswith(f"{layout.head}.") or bool(re.search(layout.ignored, inside))
-    if cfg.pool is not Pool.MAP and layout is LAYOUTS["siglip"] and inside.startswith("head."):
+    if layout is LAYOUTS["siglip"] and cfg.pool is not Pool.MAP and inside.startswith("head."):
         return True
     return bool(re.search(layout.ignored, inside))
 
@@ -201,7 +225,7 @@ def _as_saved(source: WeightsFile, layout: SavedNames) -> WeightsFile:
 
 
 def _views(
-    source: WeightsFile, cfg: ViTConfig, layout: SavedNames, before: str
+    source: WeightsFile, cfg: Any, layout: SavedNames, before: str
 ) -> Iterator[tuple[str, View]]:
     shapes, read = source.shapes, source.read
 
@@ -232,7 +256,8 @@ def _views(
         elif key == "visual_projection.weight" and cfg.num_classes:  # it has no bias
             count = shape[:1]
             yield "visual_projection.bias", (count, lambda n=count: np.zeros(n, np.float32))
-    yield from _folded(source, cfg, layout, before)
+    if isinstance(cfg, ViTConfig):
+        yield from _folded(source, cfg, layout, before)
 
 
 def _as_convolution(source: WeightsFile, key: str, cfg: ViTConfig) -> Iterator[tuple[str, View]]:
@@ -291,7 +316,7 @@ def _folded(
 
 
 def state(
-    variables: Mapping[str, Any], cfg: ViTConfig, layout: SavedNames, before: str
+    variables: Mapping[str, Any], cfg: ModelConfig, layout: SavedNames, before: str
 ) -> dict[str, np.ndarray]:
     """Return a model's variables under a layout's names, in the shapes of transformers."""
     leaves, found = dict(trees.named_leaves(variables)), {}
@@ -301,7 +326,7 @@ def state(
         for parts, layer in zip(entry.layers, value if entry.stacked else [value], strict=True):
             for part, there in zip(parts, entry.encode(layer), strict=True):
                 found[part.key] = np.ascontiguousarray(there)
-    return dict(_joined(found, cfg, layout, before))
+    return dict(_joined(found, cfg, layout, before)) if isinstance(cfg, ViTConfig) else found
 
 
 def _joined(

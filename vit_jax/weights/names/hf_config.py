@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' config.json of its Vision Transformers: our config of one, and one of our config.
+"""transformers' config.json of its Vision Transformers and ConvNeXts: our config of one.
 
 A file leaves out what its class has by default, so the defaults of transformers 5.23's classes
 stand here. What is not in the file at all, which heads and tokens there are, the keys of the
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from vit_jax.errors import UserError, shown, unknown
-from vit_jax.models import ViTConfig
+from vit_jax.models import ConvNeXtConfig, ModelConfig, ViTConfig
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
@@ -61,6 +61,16 @@ _SIGLIP = {
     "hidden_act": "gelu_pytorch_tanh",
     "layer_norm_eps": 1e-6,
 }
+_CONVNEXT = {
+    "hidden_sizes": [96, 192, 384, 768],
+    "depths": [3, 3, 9, 3],
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "layer_scale_init_value": 1e-6,
+    "image_size": 224,
+    "patch_size": 4,
+    "num_channels": 3,
+}
 _CLIP = {**_SIGLIP, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 
 
@@ -82,6 +92,9 @@ KINDS = {
     "siglip_vision_model": Kind("siglip", _SIGLIP),
     "siglip2_vision_model": Kind("siglip", {**_SIGLIP, "num_patches": 256}),
     "clip_vision_model": Kind("clip", _CLIP),
+    "convnext": Kind("convnext", _CONVNEXT),
+    "convnextv2": Kind("convnext", _CONVNEXT),
+    "dinov3_convnext": Kind("dinov3_convnext", {**_CONVNEXT, "layer_norm_eps": 1e-6}),
 }
 # Two towers, the image's under `vision_config`.
 _TOWERS = {
@@ -99,6 +112,7 @@ ACTS = {
 # What no config needs: a hostile one must not decide how much memory is used.
 _MOST = {"num_hidden_layers": 2**10, "num_channels": 2**10, "num_classes": 2**20}
 _MOST_SIDE = 2**16
+_MOST_STAGES = 16
 
 
 def is_transformers(tree: Mapping[str, Any]) -> bool:
@@ -139,6 +153,14 @@ class Facts:
         if type(value) is not int or not 1 <= value <= most:
             raise self.wrong(key, f"must be a whole number from 1 to {most:,}")
         return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Return sizes, one a stage."""
+        values: Any = self._values.get(key)
+        fit = isinstance(values, list) and 1 <= len(values) <= _MOST_STAGES
+        if not fit or not all(type(n) is int and 1 <= n <= _MOST_SIDE for n in values):
+            raise self.wrong(key, f"must hold 1 to {_MOST_STAGES} whole numbers, one a stage")
+        return tuple(values)
 
     def pair(self, key: str) -> tuple[int, ...]:
         """Return a height and a width."""
@@ -185,7 +207,7 @@ def _tower(tree: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     return tower
 
 
-def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> ViTConfig:
+def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> ModelConfig:
     """Return the config of a repository's image tower.
 
     Args:
@@ -196,6 +218,8 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
     Raises UserError: a model type or a value that no model here has.
     """
     found = Facts(tree, source)
+    if "convnext" in found.kind:
+        return _convnext(found, shapes)
     before = prefix(found.layout, shapes)
     fields: dict[str, Any] = {
         "dim": found.integer("hidden_size"),
@@ -231,6 +255,29 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         by_attention = f"{before}head.probe" in shapes and not fields["num_classes"]
         fields |= {"class_token": False, "pool": Pool.MAP if by_attention else Pool.GAP}
     return ViTConfig(**fields)
+
+
+def _convnext(found: Facts, shapes: Mapping[str, Shape]) -> ConvNeXtConfig:
+    depths, widths = found.integers("depths"), found.integers("hidden_sizes")
+    if len(depths) != len(widths):
+        raise found.wrong("depths", f"must have a number for each of {len(widths)} hidden_sizes")
+    if found.pair("patch_size") != (4, 4):
+        raise found.wrong("patch_size", "is not known here: the stem's patches are 4x4")
+    own = found.kind == "dinov3_convnext"
+    eps, is_v2 = found.number("layer_norm_eps"), found.kind == "convnextv2"
+    return ConvNeXtConfig(
+        depths=depths,
+        widths=widths,
+        channels=found.integer("num_channels"),
+        image_size=found.pair("image_size"),
+        gelu=found.act(),
+        grn=is_v2,
+        layer_scale=0.0 if is_v2 else found.number("layer_scale_init_value"),
+        # All norms but the last have a constant there, not the config's.
+        norm_eps=eps if own else 1e-6,
+        head_norm_eps=eps,
+        num_classes=_num_classes(found, shapes),
+    )
 
 
 def _dinov2(found: Facts, dim: int) -> dict[str, Any]:

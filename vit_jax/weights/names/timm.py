@@ -3,8 +3,8 @@
 
 Our names are timm's except for the renames of the family, which apply in both directions; stacked
 parameters are split by layer. The authors' files are recognised by their names: those of
-facebookresearch/deit and convit, microsoft/Swin-Transformer, torchvision's RegNet, and earlier
-versions of timm. A name that no rule of the family matches is timm's already.
+facebookresearch/deit, convit and ConvNeXt, microsoft/Swin-Transformer, torchvision's RegNet, and
+earlier versions of timm. A name that no rule of the family matches is timm's already.
 """
 
 import math
@@ -45,6 +45,7 @@ _BUFFERS = re.compile(
     r"\.(relative_position_index|attn_mask)$"
     r"|^rope_embed\.periods$|(^|\.)rope(_reg)?\.freqs_(cos|sin)$|\.attn\.rope(_reg)?\.freqs$"
     r"|^freqs_t_[xy]$|^local_cls_norm\."
+    r"|^norms\.\d+\.|^projectors\."  # DINOv3's and EUPE's ConvNeXts
 )
 # Where a file holds several networks, what the names of the one that is read begin with, beside a
 # text tower (CLIP, PE), a momentum encoder (MoCo v3) or the heads of pretraining (DINO).
@@ -72,7 +73,7 @@ def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
 
     With `own` instead those beside the model, whose names are the authors' but for `kernel`.
     """
-    convolutions = models.family(cfg).timm_convolutions
+    convolutions = models.family(cfg).timm_convolutions(cfg)
     num_heads = own.num_heads if own else getattr(cfg, "num_heads", 1)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:

@@ -63,6 +63,8 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
 def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | None]:
     """Return how images are sized, and the size that the model sees where they are."""
     name = str(found.tree.get("image_processor_type") or found.tree.get("feature_extractor_type"))
+    if name.startswith("ConvNext"):
+        return _convnext(found)
     crop = None
     if found.flag("do_center_crop", name.startswith(_CROPPING)):
         crop = found.size("crop_size", short=False)[1]
@@ -71,10 +73,7 @@ def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | Non
     short, size = found.size("size", short=name.startswith(_SHORT))
     if crop is None and short:
         raise found.wrong("size", "leaves images of any shape; it needs do_center_crop")
-    resample = found.tree.get("resample", 2)
-    if type(resample) is not int or resample not in _RESAMPLE:
-        raise found.wrong("resample", "must be 2 (bilinear) or 3 (bicubic)")
-    resize = _RESAMPLE[resample]
+    resize = found.resample(2)
     if crop is None or (crop == size and not short):
         return TransformConfig(crop=Crop.RESIZE, crop_rule=CropRule.TORCH, resize=resize), size
     ratios = {_ratio(cut, side) for cut, side in zip(crop, size, strict=True)}
@@ -85,6 +84,23 @@ def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | Non
     return TransformConfig(
         crop=kind, crop_ratio=ratio, crop_rule=CropRule.TORCH, resize=resize
     ), crop
+
+
+def _convnext(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:
+    """Return what ConvNextImageProcessor does: below 384 pixels it cuts the centre by crop_pct."""
+    if not found.flag("do_resize", True):
+        raise found.wrong("do_resize", "leaves images of any size, which no model here takes")
+    _, size = found.size("size", short=True)
+    if size[0] != size[1]:
+        raise found.wrong("size", "must hold shortest_edge")
+    resize = found.resample(3)
+    rule, part = CropRule.TORCH, found.number("crop_pct", 224 / 256)
+    if size[0] >= 384:
+        return TransformConfig(crop=Crop.RESIZE, crop_rule=rule, resize=resize), size
+    if not 0.01 <= part <= 1:
+        raise found.wrong("crop_pct", "must be a number from 0.01 to 1")
+    ratio = _ratio(size[0], int(size[0] / part))
+    return TransformConfig(crop=Crop.CENTER, crop_ratio=ratio, crop_rule=rule, resize=resize), size
 
 
 def _ratio(cut: int, side: int) -> float:
@@ -122,6 +138,12 @@ class _Values:
         if not fit or not 1 <= len(values) <= 1024:
             raise self.wrong(key, "must be numbers, one a channel")
         return tuple(map(float, values))
+
+    def resample(self, default: int) -> Resize:
+        value = self.tree.get("resample", default)
+        if type(value) is not int or value not in _RESAMPLE:
+            raise self.wrong("resample", "must be 2 (bilinear) or 3 (bicubic)")
+        return _RESAMPLE[value]
 
     def size(self, key: str, *, short: bool) -> tuple[bool, tuple[int, int]]:
         """Return whether a size is the short side's, and (height, width)."""

@@ -17,7 +17,7 @@ from vit_jax.weights.names import hf_config
 HEAD = {"classifier.weight": (5, 8), "classifier.bias": (5,)}
 
 
-def model(kind: str, shapes: dict[str, Shape] | None = None, **values: Any) -> ViTConfig:
+def model(kind: str, shapes: dict[str, Shape] | None = None, **values: Any) -> Any:
     cfg = hf_config.model({"model_type": kind, **values}, shapes or {}, "x/config.json")
     models.create(cfg)
     return cfg
@@ -110,6 +110,22 @@ def test_dinov3_is_the_variant() -> None:
         layerscale_value=1e-5,
     )
     assert giant == models.variant("vit_g14_dinov2", **free)
+
+
+def test_convnexts_are_the_variants() -> None:
+    free = {"num_classes": 0, "head_norm_eps": 1e-12}
+    assert model("convnext") == models.variant("convnext_t", **free)
+    assert model("convnextv2") == models.variant("convnextv2_t", **free)
+    base = {"depths": [3, 3, 27, 3], "hidden_sizes": [128, 256, 512, 1024]}
+    assert model("dinov3_convnext", **base) == models.variant("convnext_b", num_classes=0)
+    for values, told in (
+        ({"depths": [1]}, r"depths=\[1\] must have a number for each of 4 hidden_sizes"),
+        ({"depths": "3"}, r"depths='3' must hold 1 to 16 whole numbers"),
+        ({"hidden_sizes": [0] * 4}, "hidden_sizes=.* must hold 1 to 16 whole numbers"),
+        ({"patch_size": 2}, "patch_size=2 is not known here"),
+    ):
+        with pytest.raises(UserError, match=told):
+            model("convnext", **values)
 
 
 BAD = [

@@ -87,6 +87,20 @@ def test_published_files_are_read(values: Any, expected: TransformConfig, side: 
         assert math.floor(side / found.transform.crop_ratio) == wanted
 
 
+def test_convnexts_are_cut_below_384_pixels_alone() -> None:
+    # facebook/convnext-tiny-224, and convnext-base-384 as a newer transformers writes it.
+    old = {"feature_extractor_type": "ConvNextFeatureExtractor", "crop_pct": 0.875, "size": 224}
+    small = read(**old, resample=3)
+    assert (small.transform, small.size) == (transform(Crop.CENTER, 0.875), (224, 224))
+    assert math.floor(224 / read(**{**old, "crop_pct": 0.95}).transform.crop_ratio) == 235
+    new = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}}
+    large = read(**new)
+    assert (large.transform.crop, large.size) == (Crop.RESIZE, (384, 384))
+    assert large.transform.resize is Resize.BICUBIC
+    with pytest.raises(UserError, match=r"crop_pct=0 must be a number from 0\.01 to 1"):
+        read(**{**old, "crop_pct": 0})
+
+
 def test_means_are_of_white_as_one() -> None:
     scaled = read(size=8, rescale_factor=1 / 127.5)
     assert scaled.mean == pytest.approx((0.25,) * 3)

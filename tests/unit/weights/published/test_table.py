@@ -165,6 +165,7 @@ def test_of_other_files_the_familys_commonest_is_a_guess() -> None:
         "mixer_b16": (half, center(0.875)),
         "bit_r50x1": (half, center(1.0, BILINEAR)),
         "regnety_4gf": (IMAGENET, center(0.875)),
+        "convnext_t": (IMAGENET, center(0.875)),
         "resnet50": (IMAGENET, center(0.875, BILINEAR)),
         "r50_vit_b16_384": (half, center(1.0)),
     }
