@@ -56,6 +56,7 @@ CONFIGS: dict[str, ModelConfig] = {
         _VIT, norm_eps=1e-5, pre_norm=True, patch_bias=False, gelu=Gelu.QUICK
     ),
     "rms and swiglu": dataclasses.replace(_VIT, norm=TokenNorm.RMS, mlp=MlpKind.SWIGLU),
+    "aimv2": shrink(models.variant("vit_l14_aimv2", patch=(4, 4))),
     **{name: dataclasses.replace(test_eva.BASE, **test_eva.PUBLISHED[name]) for name in _EVA},
     "regnet": test_regnet.SMALL,
     "resnet": models.ResNetConfig(**_CNN),

@@ -12,6 +12,7 @@ from vit_jax.models import (
     BiTConfig,
     CaiTConfig,
     ConViTConfig,
+    HieraConfig,
     HybridConfig,
     MixerConfig,
     RegNetConfig,
@@ -89,6 +90,13 @@ SHRINK: dict[type, Callable[[Any], dict[str, Any]]] = {
         "window": (3,),  # neither grid is a multiple
         "image_size": tuple(5 * side for side in cfg.patch),
     },
+    HieraConfig: lambda cfg: {
+        "dim": 8,
+        "depths": (1, 2),
+        "num_heads": (2, 4),
+        "local_stages": 1,
+        "image_size": (4 * cfg.stem_stride,) * 2,
+    },
     MixerConfig: lambda cfg: {
         "dim": 16,
         "depth": 2,
@@ -114,6 +122,7 @@ TINY: dict[str, models.ModelConfig] = {
     "regnet": shrink(models.variant("regnety_200mf")),
     "resnet": shrink(models.variant("resnet50")),
     "swin": shrink(models.variant("swin_t")),
+    "hiera": shrink(models.variant("hiera_t")),
     "mixer": shrink(models.variant("mixer_b16", patch=(4, 4)), zero_head=False),
     "hybrid": shrink(models.variant("r50_vit_b16"), zero_head=False),
     "bit": shrink(models.variant("bit_r50x1"), zero_head=False),

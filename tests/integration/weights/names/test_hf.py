@@ -29,6 +29,8 @@ CASES = {
     "vit": Stored("logits", "logits"),
     "dinov2": Stored("tokens", "tokens"),
     "siglip": Stored("pooler", "features"),
+    "aimv2_head": Stored("pooler", "features"),
+    "aimv2_native": Stored("tokens", "tokens", {"image_size": (21, 35)}),
     "clip": Stored("image_embeds", "logits", {"num_classes": 24}, length=True),
 }
 
