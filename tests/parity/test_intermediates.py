@@ -13,6 +13,7 @@ import pytest
 from tests.parity import test_bit as bit
 from tests.parity import test_cait as cait
 from tests.parity import test_convit as convit
+from tests.parity import test_hiera as hiera
 from tests.parity import test_hybrid as hybrid
 from tests.parity import test_mixer as mixer
 from tests.parity import test_regnet as regnet
@@ -57,6 +58,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], models.ModelConfig]] = {
     ),
     "hybrid": (hybrid.build, dataclasses.replace(hybrid.TWO_STAGES, depth=3)),
     "swin": (swin.build, swin.UNEVEN),
+    "hiera": (hiera.build, hiera.UNEVEN),
     "resnet": (
         resnet.timm_model,
         models.ResNetConfig(
@@ -74,7 +76,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], models.ModelConfig]] = {
         ),
     ),
 }
-UNNORMED = ("fc_norm", "resnet", "regnet")  # timm ignores norm=True there
+UNNORMED = ("fc_norm", "hiera", "resnet", "regnet")  # timm ignores norm=True there
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -242,7 +242,8 @@ class HieraBlock(nn.Module):
         flat = flat + self._branch(y.reshape(x.shape), "ls2").reshape(flat.shape)
         return constrain(flat.reshape(x.shape), BATCH_AXES)
 
-    def _branch(self, y: Float[Array, "B M T D"], name: str) -> Float[Array, "B M T D"]:
+    def _branch(self, y: Float[Array, "B M T D"], name: str) -> Float[Array, "B N D"]:
+        y = y.reshape(y.shape[0], -1, y.shape[-1])
         if self.cfg.layer_scale:
             y = LayerScale(self.cfg.layer_scale, name=name)(y)
         if not self.train or not self.drop_path_rate:
@@ -336,19 +337,24 @@ class Hiera(nn.Module):
 
 
 def _timm(cfg: HieraConfig) -> facts.Timm:
-    kernel, stages = cfg.stem_kernel, len(cfg.depths)
+    stages = len(cfg.depths)
     args: dict[str, Any] = {
         "img_size": list(base.pair(cfg.image_size, "image_size")),
         "num_heads": cfg.num_heads[0],
         "q_pool": stages - 1,
-        "mask_unit_size": [_unit(cfg)] * 2,
         "mask_unit_attn": [i < cfg.local_stages for i in range(stages)],
-        "patch_kernel": [kernel] * 2,
-        "patch_stride": [cfg.stem_stride] * 2,
-        "patch_padding": [kernel // 2] * 2,
         "init_values": cfg.layer_scale or None,
         "abs_win_pos_embed": bool(cfg.global_grid),
     }
+    if _unit(cfg) != 8:
+        args["mask_unit_size"] = [_unit(cfg)] * 2
+    if (cfg.stem_kernel, cfg.stem_stride) != (7, 4):
+        sides = {
+            "kernel": cfg.stem_kernel,
+            "stride": cfg.stem_stride,
+            "padding": cfg.stem_kernel // 2,
+        }
+        args |= {f"patch_{name}": [side] * 2 for name, side in sides.items()}
     if cfg.global_grid:
         args["global_pos_size"] = list(base.pair(cfg.global_grid, "global_grid"))
     names = {"embed_dim": "dim", "stages": "depths", "use_expand_proj": "expand"}

@@ -108,7 +108,7 @@ class Mlp(nn.Module):
     """Linear, GELU, linear; dropout after each, as in google-research/vision_transformer.
 
     `kind` SWIGLU has two first layers; `make_norm` makes a norm of the hidden width, by its name;
-    without `use_bias` no layer has one. `last_init` is of the last kernel, where its rule is another.
+    without `use_bias` no layer has one; `last_init` is another rule for the last kernel.
     """
 
     hidden_dim: int
