@@ -46,10 +46,11 @@ class HieraConfig(ModelConfig):
         local_stages: how many stages attend within mask units, squares of 2^(stages - 1) tokens.
             The first block of a stage attends as the stage before it.
         mlp_ratio: hidden width of the MLP over the stage's, rounded down.
-        global_grid: (rows, columns) of a table of positions that is resized to the grid, bicubic and
-            antialiased, and added to one that all mask units share; () for one table of the grid.
-        expand: the residual of a stage's first block is the maximum of a linear layer's output, not
-            the maximum and the mean side by side.
+        global_grid: (rows, columns) of a table of positions that is resized to the grid, bicubic
+            and antialiased, and added to one that all mask units share; () for one table of the
+            grid.
+        expand: the residual of a stage's first block is the maximum of a linear layer's output,
+            not the maximum and the mean side by side.
     """
 
     stem_kernel: int = value(7, least=1, unit="pixels")
@@ -158,11 +159,39 @@ def to_map(x: Float[Array, "B M T C"], grid: facts.Grid) -> Float[Array, "B H W 
 
 def _pooled(x: Float[Array, "*lead T C"]) -> Float[Array, "*lead U C"]:
     """Return the maximum of each four tokens that the next pool joins."""
-    return _fours(x).max(axis=-3)
+    return largest(_fours(x))
 
 
 def _fours(x: Float[Array, "*lead T C"]) -> Float[Array, "*lead 4 U C"]:
     return x.reshape(*x.shape[:-2], 4, x.shape[-2] // 4, x.shape[-1])
+
+
+@jax.custom_vjp
+def largest(x: Float[Array, "*lead 4 U C"]) -> Float[Array, "*lead U C"]:
+    """Return the maximum of four arrays; the first of equal numbers gets the gradient.
+
+    Autodiff's gradient of a maximum asks which numbers equal it, and divides by how many do. XLA
+    may compute the numbers a second time, rounded otherwise: then none do, and 0 / 0 is NaN. Here
+    the backward pass keeps the answers of three comparisons.
+    """
+    return _largest(x)[0]
+
+
+def _largest(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    a, b, c, d = (x[..., i, :, :] for i in range(4))
+    left, right = a >= b, c >= d
+    ab, cd = jnp.where(left, a, b), jnp.where(right, c, d)
+    first = ab >= cd
+    return jnp.where(first, ab, cd), (left, right, first)
+
+
+def _largest_backward(kept: tuple[jax.Array, ...], dy: jax.Array) -> tuple[jax.Array]:
+    left, right, first = kept
+    hits = (first & left, first & ~left, ~first & right, ~first & ~right)
+    return (jnp.stack([jnp.where(hit, dy, jnp.zeros_like(dy)) for hit in hits], axis=-3),)
+
+
+largest.defvjp(_largest, _largest_backward)
 
 
 def _over(rule: Initializer, divisor: float) -> Initializer:

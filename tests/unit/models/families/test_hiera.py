@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,6 +38,14 @@ def test_each_four_tokens_of_a_pool_are_two_by_two() -> None:
         left = (rows // side, columns // side)
         expected = places[:, side - 1 :: side, side - 1 :: side]  # of each square the last place
         np.testing.assert_array_equal(hiera.to_map(tokens, left), expected)
+
+
+def test_one_of_four_equal_numbers_gets_the_gradient() -> None:
+    x = jnp.asarray([[1.0, 2.0, 2.0, 0.0], [3.0, 3.0, 3.0, 3.0], [0.0, 1.0, -1.0, 5.0]])[..., None]
+    (gradient,) = jax.vjp(hiera.largest, x[..., None])[1](jnp.full((3, 1, 1), 7.0))
+    expected = [[0, 7, 0, 0], [7, 0, 0, 0], [0, 0, 0, 7]]
+    np.testing.assert_array_equal(gradient[..., 0, 0], expected)
+    np.testing.assert_array_equal(hiera.largest(x[..., None]), x.max(axis=1)[..., None])
 
 
 def test_authors_own_names(tmp_path: Path) -> None:
