@@ -107,7 +107,7 @@ def _features(
 ) -> Float[Array, "B rows columns F"]:
     """Return for each place what the features are where it alone is pooled."""
     if not isinstance(cfg, ViTConfig):
-        if output.tokens is None:
+        if "map" in seen:
             return seen["map"].astype(jnp.float32)
         grid = models.family(cfg).grids(cfg, size)[-1]
         return output.tokens.reshape(-1, *grid, output.tokens.shape[-1]).astype(jnp.float32)

@@ -15,11 +15,11 @@ from tests.unit.weights.runs import make_state
 from vit_jax import models
 from vit_jax.inference import make_forward
 from vit_jax.models.conv import resnet
-from vit_jax.models.families import cait, convit
+from vit_jax.models.families import cait, convit, hiera
 from vit_jax.models.layers import block, pool, window
 from vit_jax.visual import saliency
 
-RECORDING = (block, pool, resnet, window, cait, convit)
+RECORDING = (block, pool, resnet, window, cait, convit, hiera)
 NONE = {"mixer"}  # records nothing: its last tokens are its output
 # Where the smallest model takes one: an image that is not square.
 GRIDS = {
@@ -30,11 +30,12 @@ GRIDS = {
     "mixer": (2, 3),
     "convit": (2, 2),
     "swin": (3, 2),
+    "hiera": (3, 2),
     "bit": (4, 6),
     "resnet": (2, 3),
     "regnet": (4, 6),
 }
-PIXELS = {"hybrid": 8, "bit": 8, "resnet": 8, "regnet": 8, "swin": 8}
+PIXELS = {"hybrid": 8, "bit": 8, "resnet": 8, "regnet": 8, "swin": 8, "hiera": 8}
 
 
 @pytest.mark.parametrize("family", TINY)

@@ -345,9 +345,18 @@ class Hiera(nn.Module):
             x = HieraStage(cfg, i, own, train, name=f"stage{i}")(x)
         tokens = x.reshape(x.shape[0], -1, x.shape[-1])
         mean = tokens.mean(axis=1, dtype=jnp.float32)
-        features = layer_norm(cfg.norm_eps, jnp.float32, "fc_norm")(mean)
+        norm = layer_norm(cfg.norm_eps, jnp.float32, "fc_norm")
+        features = norm(mean)
+        record(self, "map", lambda: features[:, None, None] + self._apart(x, mean, norm))
         head = _over(RULES[cfg.init].linear, 1 / _HEAD_SCALE)
         return Output(logits=classifier(cfg, head)(features), features=features, tokens=tokens)
+
+    def _apart(self, x: jax.Array, mean: jax.Array, norm: nn.Module) -> Float[Array, "B P Q D"]:
+        """Return what each place adds to the features, which are the mean over the places."""
+        scale = norm.variables["params"]["scale"]
+        rstd = jax.lax.rsqrt(mean.var(axis=-1, keepdims=True) + self.cfg.norm_eps)
+        factor = (rstd * scale[None])[:, None, None]
+        return (x.astype(jnp.float32) - mean[:, None, None]) * factor
 
     def _positions(self, grid: facts.Grid) -> Float[Array, "1 H W D"]:
         cfg, unit = self.cfg, _unit(self.cfg)
