@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         CaiTConfig,
         ConViTConfig,
         DType,
+        HieraConfig,
         HybridConfig,
         MixerConfig,
         ModelConfig,
@@ -106,8 +107,8 @@ _NAMES = {
     "vit_jax.evals": "EvalConfig ClassifyEval FewShotEval KNNEval LinearEval LossEval "
     "RetrievalEval ZeroShotEval",
     "vit_jax.models.losses": "Loss",
-    "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig HybridConfig MixerConfig "
-    "RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
+    "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig HieraConfig HybridConfig "
+    "MixerConfig RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
     "vit_jax.models.layers.mlp": "Gelu",
     "vit_jax.models.layers.pool": "Pool",
     "vit_jax.models.layers.posemb": "PosEmbed",
