@@ -128,6 +128,14 @@ def forward(cfg: models.ViTConfig, *, train: bool = False):
         ({"depth": 0}, (RANGE, "model.depth")),
         ({"pool_heads": 2}, "model.pool_heads applies to model.pool=map and query"),
         (
+            {"pool": Pool.QUERY, "pool_mlp_dim": 8},
+            "model.pool_mlp_dim applies to model.pool=map only",
+        ),
+        (
+            {"pool": Pool.QUERY, "mup_base_dim": 16},
+            "model.mup_base_dim has no rule for what model.pool=query learns",
+        ),
+        (
             {"patch_drop_rate": 0.5, "token_merging": 2},
             "model.patch_drop_rate drops what model.token_merging merges; set one to 0",
         ),
