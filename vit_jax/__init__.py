@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         ConViTConfig,
         ConvNeXtConfig,
         DType,
+        HieraConfig,
         HybridConfig,
         MixerConfig,
         ModelConfig,
@@ -111,8 +112,8 @@ _NAMES = {
     "vit_jax.evals": "EvalConfig ClassifyEval FeaturesEval FewShotEval KNNEval LinearEval "
     "LossEval RetrievalEval ZeroShotEval",
     "vit_jax.models.losses": "Loss",
-    "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig ConvNeXtConfig HybridConfig "
-    "MixerConfig RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
+    "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig ConvNeXtConfig HieraConfig "
+    "HybridConfig MixerConfig RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
     "vit_jax.models.layers.mlp": "Gelu",
     "vit_jax.models.layers.pool": "Pool",
     "vit_jax.models.layers.posemb": "PosEmbed",

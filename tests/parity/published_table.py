@@ -15,13 +15,14 @@ from vit_jax.weights.published import table as published_lib
 
 # Architectures by timm's file; what is left out has layers that are not here.
 ARCHITECTURES = {
-    "vision_transformer": r"(vit|flexivit|eva)_(?!.*(rpn|radio)|(d|p|dp)(wee|little)_).*",
+    "vision_transformer": r"(vit|flexivit|eva|aimv2)_(?!.*(rpn|radio)|(d|p|dp)(wee|little)_).*",
     "eva": r"eva_.*|eva02_(?!.*clip).*|vit_.*_(rope|pe_core|dinov3).*|vit_pe_core_.*",
     "vision_transformer_hybrid": r"vit_.*_r(26|50)?_s\d+_.*",
     "deit": r"deit.*",
     "cait": r"cait_.*",
     "convit": r"convit_.*",
     "swin_transformer": r"swin_.*",
+    "hiera": r"hiera_.*",
     "mlp_mixer": r"mixer_[sbl]\d+_224",
     "resnetv2": r"resnetv2_(50|101|152)(x\d_bit)?",
     "regnet": r"regnety_.*",

@@ -35,7 +35,7 @@ _CNN = {"depths": (1, 1, 1, 1), "widths": (8, 16, 16, 24), "num_classes": 5, "im
 _EVA = ("DINOv3 7B", "EVA-02 B", "RoPE-ViT mixed", "PE")
 # Every architecture whose sizes arguments change, as small as that goes.
 CONFIGS: dict[str, ModelConfig] = {
-    **{name: TINY[name] for name in ("vit", "cait", "convit", "swin")},
+    **{name: TINY[name] for name in ("vit", "cait", "convit", "swin", "hiera")},
     "deit": dataclasses.replace(TINY["deit"], gelu=Gelu.TANH),
     "siglip": dataclasses.replace(
         _VIT, pool=Pool.MAP, class_token=False, pos_embed_prefix=False, channels=1
@@ -56,7 +56,11 @@ CONFIGS: dict[str, ModelConfig] = {
         _VIT, norm_eps=1e-5, pre_norm=True, patch_bias=False, gelu=Gelu.QUICK
     ),
     "rms and swiglu": dataclasses.replace(_VIT, norm=TokenNorm.RMS, mlp=MlpKind.SWIGLU),
+    "aimv2": shrink(models.variant("vit_l14_aimv2", patch=(4, 4))),
     **{name: dataclasses.replace(test_eva.BASE, **test_eva.PUBLISHED[name]) for name in _EVA},
+    "hiera abswin": dataclasses.replace(
+        TINY["hiera"], global_grid=(3, 5), expand=False, layer_scale=0.1
+    ),
     "regnet": test_regnet.SMALL,
     "convnext": dataclasses.replace(test_convnext.UNEVEN, image_size=(32, 32)),
     "convnext hnf": dataclasses.replace(

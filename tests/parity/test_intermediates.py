@@ -14,6 +14,7 @@ from tests.parity import test_bit as bit
 from tests.parity import test_cait as cait
 from tests.parity import test_convit as convit
 from tests.parity import test_convnext as convnext
+from tests.parity import test_hiera as hiera
 from tests.parity import test_hybrid as hybrid
 from tests.parity import test_mixer as mixer
 from tests.parity import test_regnet as regnet
@@ -60,6 +61,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], models.ModelConfig]] = {
     "swin": (swin.build, swin.UNEVEN),
     "convnext": (convnext.build, convnext.UNEVEN),
     "convnext hnf": (convnext.build, convnext.NORM_FIRST),
+    "hiera": (hiera.build, hiera.UNEVEN),
     "resnet": (
         resnet.timm_model,
         models.ResNetConfig(
@@ -77,7 +79,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], models.ModelConfig]] = {
         ),
     ),
 }
-UNNORMED = ("fc_norm", "resnet", "regnet", "convnext")  # timm ignores norm=True there
+UNNORMED = ("fc_norm", "resnet", "regnet", "convnext", "hiera")  # timm ignores norm=True there
 
 
 @pytest.mark.parametrize("name", CASES)

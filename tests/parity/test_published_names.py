@@ -22,7 +22,7 @@ from vit_jax import models
 from vit_jax.export.model import hub_config
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.families.hybrid import Standardise
-from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.weights.apply import fill
@@ -145,7 +145,7 @@ def test_architecture_is_timms(subtests: pytest.Subtests) -> None:
             }
             cfg = timm_config.model(tree, "config.json")
             theirs = build(name, num_classes=5)
-            packed = getattr(cfg, "mlp", MlpKind.GELU) is MlpKind.SWIGLU
+            packed = models.family(cfg).timm_form(cfg).packed
             if not isinstance(theirs, timm.models.eva.Eva) and not packed:
                 assert_is(cfg, theirs, with_acts=True)
                 continue

@@ -25,7 +25,7 @@ from tests.parity.harness import to_torch
 from tests.parity.torch_models import randomise, torch
 from tests.unit.inference.exported import assert_close, images, trained
 from tests.unit.models.tiny import TINY
-from tests.unit.weights.names.test_hf import DINOV3, GATED
+from tests.unit.weights.names.test_hf import AIMV2, DINOV3, GATED
 from vit_jax import inference, models
 from vit_jax.export import transformers as transformers_folder
 from vit_jax.inference.trained import Trained
@@ -295,6 +295,7 @@ WRITTEN: dict[str, tuple[Any, Any, str]] = {
         hf.AutoModel,
         "pooler_output",
     ),
+    "aimv2": (AIMV2, hf.AutoModel, "pooler_output"),
     "clip": (
         dataclasses.replace(
             _VIT, pre_norm=True, patch_bias=False, gelu=Gelu.QUICK, norm_eps=1e-5, num_classes=0
@@ -360,6 +361,7 @@ def test_defaults_are_those_of_their_classes() -> None:
         "convnext": hf.ConvNextConfig,
         "convnextv2": hf.ConvNextV2Config,
         "dinov3_convnext": hf.DINOv3ConvNextConfig,
+        "aimv2_vision_model": hf.Aimv2VisionConfig,
     }
     assert configs.keys() == hf_config.KINDS.keys()
     for kind, config in configs.items():

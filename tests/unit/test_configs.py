@@ -207,6 +207,7 @@ TRAINED = (
     "deit_distilled_imagenet:b16_384",
     "swin_imagenet:b_384",
     "convnext_imagenet:b_384",
+    "hiera_imagenet:t",
     "finetune_vit:cifar10",
     "mixer_b16_imagenet",
     "resnet_digits",

@@ -116,6 +116,12 @@ mae_imagenet:h14                800   4096 adamw 2.4e-3 0   0.05 40     0    0  
 mae_finetune:b16                100   1024 adamw 2e-3  1e-6 0.05 5      0.1  0.1 0.8 1 0.25 1 0 0       224
 mae_finetune:l16                50    1024 adamw 4e-3  1e-6 0.05 5      0.2  0.1 0.8 1 0.25 1 0 0       224
 mae_finetune:h14                50    1024 adamw 4e-3  1e-6 0.05 5      0.3  0.1 0.8 1 0.25 1 0 0       224
+hiera_imagenet:t                100   1024 adamw 2e-3  1e-6 0.05 5      0.1  0.1 0.8 1 0.25 1 0 0       224
+hiera_imagenet:s                100   1024 adamw 2e-3  1e-6 0.05 5      0.1  0.1 0.8 1 0.25 1 0 0       224
+hiera_imagenet:b                100   1024 adamw 2e-3  1e-6 0.05 5      0.1  0.1 0.8 1 0.25 1 0 0       224
+hiera_imagenet:b_plus           100   1024 adamw 2e-3  1e-6 0.05 5      0.1  0.1 0.8 1 0.25 1 0 0       224
+hiera_imagenet:l                50    1024 adamw 4e-3  1e-6 0.05 5      0.2  0.1 0.8 1 0.25 1 0 0       224
+hiera_imagenet:h                50    1024 adamw 4e-3  1e-6 0.05 5      0.3  0.1 0.8 1 0.25 1 0 0       224
 mae_linear:b16                  90    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
 mae_linear:l16                  50    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
 mae_linear:h14                  50    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
@@ -433,7 +439,7 @@ def test_each_evaluation_crops_as_the_code_of_its_paper(subtests: pytest.Subtest
             # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
             cfg = get(run)
             authors = ("deit", "vit5", "cait", "conv", "swin", "regnet", "mae", "dino", "clip")
-            authors = (*authors, "lejepa", "ijepa")
+            authors = (*authors, "lejepa", "ijepa", "hiera")
             torch_born = run.startswith(authors)
             rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
             assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
@@ -520,6 +526,7 @@ def test_fine_tunings_start_from(subtests: pytest.Subtests) -> None:
         ),
         ("convnext_imagenet:b_384", "timm:convnext_base.fb_in1k.safetensors", "auto", ()),
         ("convnext_imagenet:l_384", "timm:convnext_large.fb_in1k.safetensors", "auto", ()),
+        ("hiera_imagenet:b_plus", "timm:hiera_base_plus_224.mae.safetensors", "auto", ()),
         ("deit3_imagenet:s16_384", "ckpt:runs/deit3_s16_imagenet", "official", ()),
         ("deit3_imagenet:b16_224", "ckpt:runs/deit3_b16_imagenet", "official", ()),
         ("deit3_imagenet:b16_384", "ckpt:runs/deit3_b16_imagenet_224", "official", ()),

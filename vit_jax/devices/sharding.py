@@ -36,7 +36,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)(qkv|qk|kv|q|k|v|fc1(_[gx])?)/bias$", ("tensor",)),
     (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
     (r"(^|/)rope_freqs$", (None, "tensor", None)),
-    (r"(^|/)(reduction|(decoder|predictor)_embed|fc[3-9])/kernel$", ("fsdp", None)),
+    (r"(^|/)(reduction|expand|(decoder|predictor)_embed|fc[3-9])/kernel$", ("fsdp", None)),
     (r"(^|/)(pre_logits|(patch_)?head|head_dist)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(decoder_pred|predictor_proj|prototypes)/kernel$", ("fsdp", "tensor")),
     # Factors of a kernel (models/lora.py): each is cut as the kernel's side that it has.

@@ -15,6 +15,7 @@ from vit_jax.export import transformers_convnext
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ConvNeXtConfig, ViTConfig
 from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
 from vit_jax.models.layers.rope import Rope
@@ -39,7 +40,7 @@ _SOME |= {
     "gelu",
     "norm_eps",
 }
-_SOME |= {"rope", "rope_theta", "pool_prefix"}
+_SOME |= {"rope", "rope_theta", "pool_prefix", "norm", "patch_norm", "proj_bias", "mlp_bias"}
 _FREE = {"dtype", "remat", "scan_unroll", "zero_head", "head_bias", "init", "attention"}
 _FREE |= {"dropout_rate", "attention_dropout_rate", "drop_path_rate", "drop_path_rule"}
 _FREE |= {"dynamic_image_size", "mup_base_dim", "mup_base_heads"}
@@ -58,6 +59,7 @@ _CLASSES = {
     "siglip": ("", "SiglipForImageClassification"),
     "clip_vision_model": ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
     **transformers_convnext.CLASSES,
+    "aimv2_vision_model": ("Aimv2VisionModel", ""),
 }
 # (layout, prefix where there is a head, prefix where there is none)
 _LAYOUTS = {
@@ -71,6 +73,7 @@ _LAYOUTS = {
     "siglip": ("siglip", "vision_model.", ""),
     "clip_vision_model": ("clip", "vision_model.", "vision_model."),
     **transformers_convnext.LAYOUTS,
+    "aimv2_vision_model": ("aimv2", "", ""),
 }
 
 
@@ -106,6 +109,8 @@ def kind(cfg: Any) -> str:
 
 
 def _kind(cfg: ViTConfig) -> str:
+    if cfg.patch_norm:
+        return "aimv2_vision_model"
     if cfg.rope is not Rope.NONE:
         return "dinov3_vit"
     if cfg.distilled:
@@ -124,6 +129,12 @@ def _kind(cfg: ViTConfig) -> str:
 def _fixed(cfg: ViTConfig, found: str) -> dict[str, Any]:
     """Return fields that a model type has one value of."""
     fixed: dict[str, Any] = {"pool": Pool.CLS, "pre_norm": False, "rope": Rope.NONE}
+    if found == "aimv2_vision_model":
+        fixed |= {"pool": cfg.pool if cfg.pool is Pool.QUERY else Pool.GAP, "num_classes": 0}
+        fixed |= {"class_token": False, "distilled": False, "num_registers": 0}
+        fixed |= {"norm": TokenNorm.RMS, "mlp": MlpKind.SWIGLU, "layer_scale": 0.0}
+        return fixed | {"key_bias": True, "proj_bias": cfg.qkv_bias}
+    fixed |= {"norm": TokenNorm.LAYER, "proj_bias": True, "mlp_bias": True}
     if found == "dinov3_vit":
         fixed |= {"rope": Rope.DINOV3, "pos_embed": PosEmbed.NONE, "num_classes": 0}
         return fixed | {"class_token": True, "distilled": False, "patch_bias": True}
@@ -138,7 +149,8 @@ def _fixed(cfg: ViTConfig, found: str) -> dict[str, Any]:
         fixed |= {"class_token": True, "num_registers": 0}
     elif found.startswith("siglip"):
         # It classifies the mean of the tokens; without classes it pools as the file says.
-        fixed |= {"pool": Pool.GAP if cfg.num_classes else cfg.pool, "layer_scale": 0.0}
+        pool = cfg.pool if cfg.pool is Pool.MAP and not cfg.num_classes else Pool.GAP
+        fixed |= {"pool": pool, "layer_scale": 0.0}
         fixed |= {"num_registers": 0}
     else:
         fixed["mlp_dim"] = _width(_ratio(cfg) * cfg.dim, cfg)
@@ -166,6 +178,10 @@ def standard(cfg: Any) -> Any:
     fields: dict[str, Any] = {"pos_embed": PosEmbed.LEARNED, "mup_base_dim": 0, "mup_base_heads": 0}
     if found == "dinov3_vit":
         return dataclasses.replace(cfg, layer_scale=cfg.layer_scale or 1.0)
+    if found == "aimv2_vision_model":
+        native = cfg.pos_embed is PosEmbed.SINCOS2D_MAE
+        fields |= {"pos_embed": cfg.pos_embed, "dynamic_image_size": True} if native else {}
+        return dataclasses.replace(cfg, **fields, patch_bias=True)
     fields["pos_embed_prefix"] = found != "dinov2_with_registers"
     fields["patch_bias"] = found != "clip_vision_model"
     fields["qkv_bias"] = cfg.qkv_bias or found.startswith(("clip", "siglip"))
@@ -283,6 +299,11 @@ def _sizes(cfg: ViTConfig, found: str) -> dict[str, Any]:
             tree["hidden_act"] = "silu"
     if found == "dinov2_with_registers":
         tree["num_register_tokens"] = cfg.num_registers
+    if found == "aimv2_vision_model":
+        tree |= {"rms_norm_eps": tree.pop("layer_norm_eps"), "hidden_act": "silu"}
+        tree |= {"qkv_bias": cfg.qkv_bias, "mlp_bias": cfg.mlp_bias}
+        tree |= {"use_head": cfg.pool is Pool.QUERY}
+        tree |= {"is_native": theirs.pos_embed is PosEmbed.SINCOS2D_MAE}
     if found == "clip_vision_model" and cfg.num_classes:
         tree["projection_dim"] = cfg.num_classes
     if found.startswith("siglip"):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from vit_jax.models.families.cait import CaiTConfig
     from vit_jax.models.families.convit import ConViTConfig
     from vit_jax.models.families.convnext import ConvNeXtConfig
+    from vit_jax.models.families.hiera import HieraConfig
     from vit_jax.models.families.hybrid import HybridConfig
     from vit_jax.models.families.mixer import MixerConfig
     from vit_jax.models.families.regnet import RegNetConfig
@@ -44,6 +45,7 @@ FAMILIES = {
     "HybridConfig": "hybrid",
     "BiTConfig": "bit",
     "SwinConfig": "swin",
+    "HieraConfig": "hiera",
     "MixerConfig": "mixer",
     "CaiTConfig": "cait",
     "ConViTConfig": "convit",

@@ -2,7 +2,8 @@
 """What the layers of a network return, counted as timm 1.0.31's `forward_intermediates` does.
 
 A layer is a block of a ViT, DeiT, hybrid, Mixer or ConViT and a block among the patches of a CaiT;
-a stage of a Swin or ConvNeXt; of a ResNet, RegNet or BiT the stem before its pool, then each stage.
+a stage of a Swin, Hiera or ConvNeXt; of a ResNet, RegNet or BiT the stem before its pool, then
+each stage.
 """
 
 import re

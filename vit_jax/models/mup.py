@@ -72,7 +72,7 @@ def check_mup(cfg: Any) -> None:
         )
     if heads and base % heads:
         raise UserError(f"model.mup_base_heads={heads} does not divide model.mup_base_dim={base}")
-    for field, value in (("rope", "mixed"), ("pos_embed", "relative")):
+    for field, value in (("rope", "mixed"), ("pos_embed", "relative"), ("pool", "query")):
         if base and getattr(cfg, field) == value:
             raise UserError(
                 f"model.mup_base_dim has no rule for what model.{field}={value} learns",

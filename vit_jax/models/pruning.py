@@ -83,7 +83,8 @@ def pruned(cfg: Any, shares: Shares) -> Any:
     pools = cfg.pool is Pool.MAP  # which stays whole
     if left["heads"] != cfg.num_heads:
         changed["head_dim"] = cfg.head_dim or cfg.dim // cfg.num_heads
-        changed |= {"pool_heads": cfg.pool_heads or cfg.num_heads} if pools else {}
+        attends = pools or cfg.pool is Pool.QUERY
+        changed |= {"pool_heads": cfg.pool_heads or cfg.num_heads} if attends else {}
     if left["mlp"] != cfg.mlp_dim:
         changed |= {"pool_mlp_dim": cfg.pool_mlp_dim or cfg.mlp_dim} if pools else {}
     return models.with_fields(cfg, changed)

@@ -22,7 +22,7 @@ Values = Mapping[str, np.ndarray]
 
 # Layer 0 of the layer-wise decay: all that comes before the first block.
 _EMBEDDING = re.compile(
-    r"^(?:patch_embed|patch_norm|norm_pre|stem|backbone|pos_embed(?:_[xy])?|[a-z]+_token)(?:/|$)"
+    r"^(?:patch_embed|patch_norm|norm_pre|stem|backbone|pos_embed(?:_[a-z]+)?|[a-z]+_token)(?:/|$)"
 )
 _STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
 _STACKS = (

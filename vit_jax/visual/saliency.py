@@ -134,7 +134,7 @@ def _class_activation(
     cfg: ModelConfig, kernel: Float[Array, "E K"], output: Output, seen: Seen, image_size: Grid
 ) -> Float[Array, "B rows columns"]:
     """Return what each place adds to the first class's logit, which is the mean, plus the bias."""
-    if "map" in seen:
+    if "map" in seen:  # of a network whose features are no mean of its tokens
         last = seen["map"]
     else:
         grid = models.family(cfg).grids(cfg, image_size)[-1]

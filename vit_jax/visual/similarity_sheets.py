@@ -26,7 +26,7 @@ from vit_jax.models import ModelConfig, Output, ViTConfig, two_towers
 from vit_jax.models.base import compute_dtype
 from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.norm import token_norm
-from vit_jax.models.layers.pool import MapPool, Pool
+from vit_jax.models.layers.pool import MapPool, Pool, QueryPool
 from vit_jax.process.escapes import terminal
 from vit_jax.visual.attention_sheets import enlarged, unused
 
@@ -114,10 +114,11 @@ def _features(
     rows, columns = models.patch_grid(cfg, size)
     tokens = output.tokens[:, -rows * columns :]
     flat = tokens.reshape(-1, 1, tokens.shape[-1])
-    if cfg.pool is Pool.MAP:
+    if cfg.pool in (Pool.MAP, Pool.QUERY):
         own = {"num_heads": cfg.pool_heads, "mlp_dim": cfg.pool_mlp_dim}
         block = BlockConfig.of(cfg, **{name: value for name, value in own.items() if value})
-        flat = MapPool(block).apply({"params": params["map_pool"]}, flat)
+        pool = MapPool if cfg.pool is Pool.MAP else QueryPool
+        flat = pool(block).apply({"params": params[f"{cfg.pool}_pool"]}, flat)
     elif cfg.fc_norm:
         norm = token_norm(cfg.norm, cfg.norm_eps, compute_dtype(cfg), "fc_norm")
         flat = norm.apply({"params": params["fc_norm"]}, flat)

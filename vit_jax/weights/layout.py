@@ -126,6 +126,9 @@ def torch_layout(name: str, shape: Shape, heads: int) -> Layout:
     if kind == "kernel" and len(shape) == 4:  # (height, width, in, out); (out, in, height, width)
         there = (shape[3], shape[2], shape[0], shape[1])
         return Layout(there, lambda w: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
+    if kind.startswith("pos_embed_") and len(shape) == 4:  # Hiera's tables are maps there
+        there = (shape[0], shape[3], shape[1], shape[2])
+        return Layout(there, lambda w: w.transpose(0, 2, 3, 1), lambda w: w.transpose(0, 3, 1, 2))
     if kind == "kernel":  # [in, out]; [out, in] of PyTorch's Linear
         return Layout(shape[::-1], np.transpose, np.transpose)
     return Layout(shape, lambda w: w, lambda w: w)

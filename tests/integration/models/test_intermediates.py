@@ -24,6 +24,7 @@ SHAPES = {
     "hybrid": ([(2, 2, 16)] * 2, [1, 1]),
     "swin": ([(5, 5, 8), (3, 3, 16)], [0, 0]),
     "convnext": ([(4, 4, 8), (2, 2, 16)], [0, 0]),
+    "hiera": ([(4, 4, 8), (2, 2, 16)], [0, 0]),
     "resnet": ([(8, 8, 8), (4, 4, 16), (2, 2, 32)], [0, 0, 0]),
     "regnet": ([(8, 8, 8), (4, 4, 8), (2, 2, 16)], [0, 0, 0]),
     "bit": ([(16, 16, 8), (8, 8, 16), (4, 4, 32)], [0, 0, 0]),
@@ -48,7 +49,7 @@ def test_layers_of_every_family(family: str) -> None:
     assert (last.patches.shape, first.patches.shape) == ((2, *patches[-1]), (2, *patches[0]))
 
 
-@pytest.mark.parametrize("family", ["resnet", "regnet"])
+@pytest.mark.parametrize("family", ["resnet", "regnet", "hiera"])
 def test_a_norm_that_is_not_there_is_refused(family: str) -> None:
     with pytest.raises(UserError, match="has no norm between its last layer and the pool"):
         shapes(TINY[family], norm=True)

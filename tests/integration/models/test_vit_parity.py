@@ -74,6 +74,13 @@ _LATER = {
     "vit5": models.variant(
         "vit5_s16", **{**_SMALL, "num_classes": 5}, image_size=(32,), patch=(8,), mlp_dim=192
     ),
+    "aimv2": models.variant(
+        "vit_l14_aimv2",
+        **{**_SMALL, "dim": 32, "num_heads": 4, "num_classes": 5},
+        image_size=(28,),
+        patch=(7,),
+        mlp_dim=48,
+    ),
 }
 
 

@@ -15,11 +15,11 @@ from tests.unit.weights.runs import make_state
 from vit_jax import models
 from vit_jax.inference import make_forward
 from vit_jax.models.conv import resnet
-from vit_jax.models.families import cait, convit, convnext
+from vit_jax.models.families import cait, convit, convnext, hiera
 from vit_jax.models.layers import block, pool, window
 from vit_jax.visual import saliency
 
-RECORDING = (block, pool, resnet, window, cait, convit, convnext)
+RECORDING = (block, pool, resnet, window, cait, convit, convnext, hiera)
 NONE = {"mixer"}  # records nothing: its last tokens are its output
 # Where the smallest model takes one: an image that is not square.
 GRIDS = {
@@ -31,11 +31,12 @@ GRIDS = {
     "convit": (2, 2),
     "swin": (3, 2),
     "convnext": (2, 3),
+    "hiera": (3, 2),
     "bit": (4, 6),
     "resnet": (2, 3),
     "regnet": (4, 6),
 }
-PIXELS = {"hybrid": 8, "bit": 8, "resnet": 8, "regnet": 8, "swin": 8, "convnext": 8}
+PIXELS = {"hybrid": 8, "bit": 8, "resnet": 8, "regnet": 8, "swin": 8, "convnext": 8, "hiera": 8}
 
 
 @pytest.mark.parametrize("family", TINY)

@@ -45,6 +45,7 @@ def write(place: Path, cfg: ModelConfig, *, keep: str = "") -> dict:
         for parts, layer in zip(entry.layers, layers, strict=True):
             assert entry.encode is not None
             for part, value in zip(parts, entry.encode(layer), strict=True):
+                # timm has Hiera's norm, which files without a head hold, under the head's name.
                 is_head = part.key.startswith(HEADS) and ".norm." not in part.key
                 if not is_head or part.key == keep:
                     kept[part.key] = np.ascontiguousarray(value)

@@ -89,7 +89,7 @@ COPIED = (
     (r"/v_(row|col)/", "fsdp"),
     # Heads and MLPs are what the tensor axis splits; around them every device has all channels.
     (r"(^|/)(patch_embed|conv(\d|_dw)?)/kernel$", "tensor"),
-    (r"(^|/)(pos_embed|reduction/kernel)$", "tensor"),
+    (r"(^|/)(pos_embed|(reduction|expand)/kernel)$", "tensor"),
 )
 
 

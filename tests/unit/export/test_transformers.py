@@ -2,23 +2,28 @@
 """Which model type of transformers' a config becomes, and what none of them is."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests.unit.inference.exported import trained
 from tests.unit.models.tiny import TINY
-from tests.unit.weights.names.test_hf import CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
+from tests.unit.weights.names.test_hf import AIMV2, CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.export import transformers
 from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, PosEmbedAt, sincos2d
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.names import hf, hf_config
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 GAP = dataclasses.replace(VIT, class_token=False, pool=Pool.GAP)
 KINDS = {
     "vit": VIT,
@@ -30,6 +35,7 @@ KINDS = {
     "siglip": GAP,
     "ijepa": dataclasses.replace(GAP, gelu=Gelu.ERF),
     "clip_vision_model": CLIP,
+    "aimv2_vision_model": AIMV2,
 }
 
 
@@ -76,6 +82,21 @@ def test_a_config_becomes_its_model_type_and_is_read_again(kind: str) -> None:
     assert read.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(read[name], value, err_msg=name)
+
+
+def test_aimv2_is_written_as_it_was_read() -> None:
+    for name in ("head", "native"):
+        stored = load_file(GOLDEN / f"hf_aimv2_{name}.safetensors")
+        tree = json.loads((GOLDEN / f"hf_aimv2_{name}.config.json").read_text())
+        cfg = hf_config.model(tree, {key: x.shape for key, x in stored.items()}, "config.json")
+        layout = hf.LAYOUTS["aimv2"]
+        read = fill(hf.entries(cfg, layout, ""), hf.seen(in_memory(stored), cfg, layout, ""))
+        state = transformers.to_hf(trees.nest(read), cfg)
+        assert state.keys() == stored.keys()
+        for key, value in stored.items():
+            np.testing.assert_array_equal(state[key], value, err_msg=key)
+        written = transformers.config(cfg, ())
+        assert written.items() <= tree.items()
 
 
 def test_what_transformers_has_besides_is_added() -> None:
@@ -131,6 +152,16 @@ REFUSED = [
     ),
     (dataclasses.replace(CLIP, patch_bias=True), "has model.patch_bias=False, not True"),
     (dataclasses.replace(SCALED, mlp_dim=40), "transformers' dinov2 has model.mlp_dim=32, not 40"),
+    (
+        dataclasses.replace(AIMV2, num_classes=3),
+        "aimv2_vision_model has model.num_classes=0, not 3",
+    ),
+    (dataclasses.replace(AIMV2, proj_bias=True), "has model.proj_bias=False, not True"),
+    (
+        dataclasses.replace(AIMV2, patch_norm=False),
+        "siglip_vision_model has model.pool=gap, not que",
+    ),
+    (dataclasses.replace(VIT, norm=TokenNorm.RMS), "vit has model.norm=layer, not rms"),
     (dataclasses.replace(TINY["deit"], layer_scale=0.1), "has model.layer_scale=0.0, not 0.1"),
 ]
 

@@ -19,6 +19,9 @@ VIT5 = {
     "vit5_xl16": 448_505_128,
 }
 
+# Counted in transformers, of the one that pools by attention with its head.
+AIMV2 = {"vit_l14_aimv2_native": 308_935_680, "vit_l14_aimv2_lit": 312_345_600}
+
 
 def count(cfg: models.ModelConfig) -> int:
     return trees.num_params(models.abstract(cfg)["params"])
@@ -33,6 +36,11 @@ def test_parameters_are_timms(subtests: pytest.Subtests) -> None:
 @pytest.mark.parametrize("name", VIT5)
 def test_parameters_are_those_of_vit5(name: str) -> None:
     assert count(models.variant(name)) == VIT5[name]
+
+
+def test_parameters_of_aimv2_are_transformers() -> None:
+    for name, expected in AIMV2.items():
+        assert count(models.variant(name, num_classes=0)) == expected
 
 
 # D, L and F follow from the counts above: these have the sizes of a ViT, and other heads or tokens.

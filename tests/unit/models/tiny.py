@@ -13,6 +13,7 @@ from vit_jax.models import (
     CaiTConfig,
     ConViTConfig,
     ConvNeXtConfig,
+    HieraConfig,
     HybridConfig,
     MixerConfig,
     RegNetConfig,
@@ -97,6 +98,13 @@ SHRINK: dict[type, Callable[[Any], dict[str, Any]]] = {
         "pre_logits_dim": 16 if cfg.pre_logits_dim else 0,
         "image_size": (18, 18),  # a rest, which no patch covers
     },
+    HieraConfig: lambda cfg: {
+        "dim": 8,
+        "depths": (1, 2),
+        "num_heads": (2, 4),
+        "local_stages": 1,
+        "image_size": (4 * cfg.stem_stride,) * 2,
+    },
     MixerConfig: lambda cfg: {
         "dim": 16,
         "depth": 2,
@@ -122,6 +130,7 @@ TINY: dict[str, models.ModelConfig] = {
     "regnet": shrink(models.variant("regnety_200mf")),
     "resnet": shrink(models.variant("resnet50")),
     "swin": shrink(models.variant("swin_t")),
+    "hiera": shrink(models.variant("hiera_t")),
     "mixer": shrink(models.variant("mixer_b16", patch=(4, 4)), zero_head=False),
     "hybrid": shrink(models.variant("r50_vit_b16"), zero_head=False),
     "bit": shrink(models.variant("bit_r50x1"), zero_head=False),

@@ -67,6 +67,10 @@ POWERS = {
         "stage0/block1/norm2/scale": 2, "stage1/merge/norm/scale": 1,
         "stage1/merge/reduction/kernel": 1, "stage1/block0/mlp/fc2/kernel": 1, "norm/scale": 0,
     },
+    "hiera": {
+        "patch_embed/kernel": 4, "pos_embed": 4, "stage0/block0/attn/qkv/kernel": 3,
+        "stage1/block0/expand/kernel": 2, "stage1/block1/mlp/fc2/bias": 1, "fc_norm/scale": 0,
+    },
     "mixer": {"patch_embed/bias": 3, "blocks/mlp_tokens/fc1/kernel": [2, 1], "head/kernel": 0},
     "hybrid": {
         "backbone/stem/conv/kernel": 3, "backbone/stage1/block0/conv1/kernel": 3,

@@ -54,6 +54,10 @@ def test_fixed_positions_become_a_learned_table(kind: PosEmbed, tmp_path: Path) 
         ({"distilled": True, "num_registers": 2}, "num_registers=2 with model.distilled"),
         ({"distilled": True, "pos_embed_prefix": False}, "model.pos_embed_prefix"),
         ({"distilled": True, "pos_embed": PosEmbed.SINCOS2D}, "without learned positions"),
+        ({"pool": Pool.QUERY}, "model.pool=query"),
+        ({"mlp_bias": False}, "mlp_bias=False with model.proj_bias=True: it has one flag"),
+        ({"patch_norm": True}, "patch_norm without model.norm=rms and model.mlp=swiglu"),
+        ({"proj_bias": False, "mlp_bias": False, "distilled": True}, "proj_bias=False beside"),
     ],
 )
 def test_what_timm_does_not_have_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -63,6 +67,7 @@ def test_what_timm_does_not_have_is_refused(fields: dict[str, Any], message: str
 def test_other_families_that_timm_does_not_have_are_refused() -> None:
     _check_refused(TINY["regnet"], "2 stages")
     _check_refused(TINY["convnext"], "2 stages")
+    _check_refused(dataclasses.replace(TINY["hybrid"], patch_norm=True), "model.patch_norm")
     _check_refused(TINY["resnet"], "model.depths")
     _check_refused(dataclasses.replace(TINY["cait"], layer_scale=0.0), "model.layer_scale=0")
 

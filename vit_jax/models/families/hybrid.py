@@ -181,6 +181,8 @@ def _timm(cfg: HybridConfig) -> facts.Timm:
 def _timm_lacks(cfg: HybridConfig) -> str:
     if vit_family.is_eva(cfg):
         return "a hybrid with rotary positions, biases of q and v alone or an option of its Eva"
+    if cfg.patch_norm or not cfg.proj_bias:
+        return "a hybrid with model.patch_norm or without model.proj_bias"
     return vit_family.timm_lacks(cfg)
 
 

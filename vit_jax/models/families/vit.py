@@ -21,7 +21,7 @@ from vit_jax.models.layers.init import POS_EMBED, RULES, Initializer
 from vit_jax.models.layers.local import local_stack, pattern
 from vit_jax.models.layers.norm import BatchNorm, token_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
-from vit_jax.models.layers.pool import MapPool, Pool
+from vit_jax.models.layers.pool import MapPool, Pool, QueryPool
 from vit_jax.models.layers.posemb import (
     FIXED,
     PosEmbed,
@@ -119,6 +119,8 @@ class ViT(nn.Module):
         stored = base.pair(cfg.base_patch, "base_patch") if cfg.base_patch else patch
         fields: dict[str, Any] = {"use_bias": cfg.patch_bias, "stored": stored}
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed", **fields)(image)
+        if cfg.patch_norm:
+            x = token_norm(cfg.norm, cfg.norm_eps, dtype, "patch_norm")(x)
         return x, base.grid((image.shape[1], image.shape[2]), patch)
 
     def _two_heads(self, x: Float[Array, "B N D"], kernel_init: Initializer) -> Output:
@@ -209,10 +211,11 @@ class ViT(nn.Module):
             return x[:, 0]
         if not cfg.pool_prefix:
             x, sizes = jax.tree.map(lambda array: array[:, num_prefix(cfg) :], (x, sizes))
-        if cfg.pool is Pool.MAP:
+        if cfg.pool in (Pool.MAP, Pool.QUERY):
             own = {"num_heads": cfg.pool_heads, "mlp_dim": cfg.pool_mlp_dim}
             own = {name: value for name, value in own.items() if value}
-            return MapPool(BlockConfig.of(cfg, **own), name="map_pool")(x, sizes)
+            pool = MapPool if cfg.pool is Pool.MAP else QueryPool
+            return pool(BlockConfig.of(cfg, **own), name=f"{cfg.pool}_pool")(x, sizes)
         pooled = mean(x, sizes)
         if not cfg.fc_norm:
             return pooled

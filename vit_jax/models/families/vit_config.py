@@ -36,8 +36,9 @@ class ViTConfig(ModelConfig):
         head_dim: d of a network whose heads are not as wide as D / h, such as a pruned one; 0 is
             D / h.
         pool: what the head sees.
-        pool_heads, pool_mlp_dim: heads and MLP width of `map`; 0 for those of the blocks.
-        pool_prefix: `gap` and `map` see the class token and the registers too, not only patches.
+        pool_heads, pool_mlp_dim: heads of `map` and `query`, MLP width of `map`; 0 for those of the
+            blocks.
+        pool_prefix: `gap`, `map` and `query` see the class token and the registers too.
         fc_norm: with `gap`, normalise after the mean instead of before it (timm's fc_norm).
         class_token: prepend a class token; needed by `cls`.
         distilled: a distillation token after the class token with a head of its own; the logits are
@@ -53,7 +54,9 @@ class ViTConfig(ModelConfig):
         head_norm: normalise the head's input by BatchNorm without scale and bias: MAE's linear
             probe (arXiv:2111.06377 appendix A.1).
         pre_norm: normalise the embedded tokens before the first block (CLIP).
-        patch_bias, qkv_bias: have those biases.
+        patch_norm: normalise the patches before positions are added (AIMv2).
+        patch_bias, qkv_bias, proj_bias, mlp_bias: have those biases; `proj` is attention's last
+            layer.
         key_bias: with `qkv_bias`, the keys have one too; else queries and values alone (EVA).
         qk_norm: normalise q and k per head (arXiv:2302.05442), before they turn.
         layer_scale: initial LayerScale; 0 for none.
@@ -113,9 +116,12 @@ class ViTConfig(ModelConfig):
     pre_logits_dim: int = value(0, least=0)
     head_norm: bool = False
     pre_norm: bool = False
+    patch_norm: bool = False
     patch_bias: bool = True
     qkv_bias: bool = True
     key_bias: bool = True
+    proj_bias: bool = True
+    mlp_bias: bool = True
     qk_norm: bool = False
     layer_scale: float = 0.0
     norm: TokenNorm = TokenNorm.LAYER
@@ -191,14 +197,16 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         )
     if cfg.pool_prefix and cfg.pool is Pool.CLS:
         raise UserError(
-            "model.pool_prefix applies to model.pool=gap and map only", field="model.pool_prefix"
+            "model.pool_prefix applies to model.pool=gap, map and query", field="model.pool_prefix"
         )
     if cfg.fc_norm and cfg.pool is not Pool.GAP:
         raise UserError("model.fc_norm applies to model.pool=gap only", field="model.fc_norm")
-    for name in ("pool_heads", "pool_mlp_dim"):
-        if getattr(cfg, name) and cfg.pool is not Pool.MAP:
-            raise UserError(f"model.{name} applies to model.pool=map only")
-    if cfg.pool_heads or (cfg.head_dim and cfg.pool is Pool.MAP):  # the pool's share the width
+    attending = cfg.pool in (Pool.MAP, Pool.QUERY)
+    if cfg.pool_heads and not attending:
+        raise UserError("model.pool_heads applies to model.pool=map and query")
+    if cfg.pool_mlp_dim and cfg.pool is not Pool.MAP:
+        raise UserError("model.pool_mlp_dim applies to model.pool=map only")
+    if cfg.pool_heads or (cfg.head_dim and attending):  # the pool's share the width
         pooling = cfg.pool_heads or cfg.num_heads
         base.check_heads(cfg.dim, pooling, ("model.dim", "model.pool_heads"))
     check_rope(cfg)

@@ -5,7 +5,8 @@ DeiT (arXiv:2012.12877) and DeiT III (arXiv:2204.07118) are the ViT with PyTorch
 GELU, normal(0.02) weights): distillation adds a token and a head, DeiT III adds LayerScale and has
 no class position. The image towers of CLIP (arXiv:2103.00020), which normalises the embedded tokens
 and has no patch bias, and of SigLIP (arXiv:2303.15343), which has no class token and pools by
-attention (`_siglip`) or by the mean (`_siglip_gap`), are ViTs too.
+attention (`_siglip`) or by the mean (`_siglip_gap`), are ViTs too. So is AIMv2 (arXiv:2411.14402):
+RMSNorm, of the patches too, SwiGLU, and no bias but those of the patches.
 """
 
 from typing import Any
@@ -34,7 +35,7 @@ def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
     if cfg.pool is Pool.GAP:
         read = slice(0 if cfg.pool_prefix else prefix, None)
         return facts.Attention("attention rollout, mean over the patches", layers, (blocks,), read)
-    pooling = facts.Heads("pooling", "map_pool/weights", "learned query", None)
+    pooling = facts.Heads("pooling", f"{cfg.pool}_pool/weights", "learned query", None)
     method, layers = "attention of the pooling query", (*layers, pooling)
     return facts.Attention(method, layers, (blocks,), patches, pooling.weights)
 
@@ -42,7 +43,8 @@ def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
 def _images(cfg: ViTConfig) -> facts.Images:
     if cfg.pre_norm and cfg.rope is not Rope.NONE:  # PE
         return facts.Images(facts.HALF, 1.0)
-    if cfg.pre_norm or cfg.mlp_norm or (cfg.rope_grid and cfg.class_token):  # CLIP, EVA-02
+    eva02 = cfg.mlp_norm or (cfg.rope_grid and cfg.class_token)
+    if cfg.pre_norm or eva02 or cfg.patch_norm:  # CLIP, EVA-02, AIMv2
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
         return facts.Images((mean, std), 1.0)
     if cfg.base_patch:
@@ -67,7 +69,7 @@ def is_eva(cfg: ViTConfig) -> bool:
 def timm_form(cfg: ViTConfig) -> facts.Form:
     """Return the form of timm's file, of its Eva that of the published networks."""
     if not is_eva(cfg):
-        return facts.Form(packed=cfg.mlp is MlpKind.SWIGLU)
+        return facts.Form(packed=cfg.mlp is MlpKind.SWIGLU and not cfg.patch_norm)
     return facts.Form(
         gammas=True,
         separate=cfg.mlp_norm,
@@ -139,6 +141,13 @@ def timm(cfg: ViTConfig) -> facts.Timm:
     name = "vit_base_patch16_clip_224" if clip else "vit_base_patch16_224"
     if cfg.norm is TokenNorm.RMS:
         name, clip, args["norm_layer"] = "vit_base_patch16_224", False, "rmsnorm"
+    args |= {} if cfg.proj_bias else {"proj_bias": False}  # of the MLP too
+    if cfg.patch_norm:
+        del args["act_layer"], args["norm_layer"]  # which are as the architecture has them
+        args["init_values"] = cfg.layer_scale or None
+        fixed = {"norm": TokenNorm.RMS, "mlp": MlpKind.SWIGLU, "norm_eps": 1e-5}
+        args["proj_bias"] = cfg.proj_bias
+        return facts.Timm("aimv2_large_patch14_224", args, {**fixed, "token_merging": 0})
     if cfg.mlp is MlpKind.SWIGLU:  # DINOv2's has it, of the packed width
         name, clip, args["act_layer"] = "vit_giant_patch14_dinov2", False, "silu"
         args |= {"mlp_ratio": facts.ratio(2 * cfg.mlp_dim, cfg.dim)}
@@ -161,6 +170,19 @@ def timm_lacks(cfg: ViTConfig) -> str:
         return f"model.pos_embed={cfg.pos_embed} at the {cfg.pos_embed_at}: it adds one table once"
     if cfg.head_norm:
         return "model.head_norm: its heads have no BatchNorm"
+    if cfg.pool is Pool.QUERY:
+        return "model.pool=query: its attention pooling has an MLP"
+    if cfg.proj_bias != cfg.mlp_bias:
+        return (
+            f"model.mlp_bias={cfg.mlp_bias} with model.proj_bias={cfg.proj_bias}: it has one flag"
+        )
+    aimv2 = cfg.norm is TokenNorm.RMS and cfg.mlp is MlpKind.SWIGLU
+    if cfg.patch_norm and not aimv2:
+        return "model.patch_norm without model.norm=rms and model.mlp=swiglu"
+    plain = is_eva(cfg) or cfg.distilled
+    for field, differs in (("patch_norm", cfg.patch_norm), ("proj_bias", not cfg.proj_bias)):
+        if plain and differs:
+            return f"model.{field}={getattr(cfg, field)} beside its other fields"
     if cfg.pre_logits_dim:
         return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
     if cfg.rope_registers:

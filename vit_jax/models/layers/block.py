@@ -58,6 +58,8 @@ class BlockConfig:
     norm_eps: float
     qkv_bias: bool
     key_bias: bool = True
+    proj_bias: bool = True
+    mlp_bias: bool = True
     qk_norm: bool = False
     head_dim: int = 0
     norm: TokenNorm = TokenNorm.LAYER
@@ -149,7 +151,8 @@ class SelfAttention(nn.Module):
     def _project(self, x: Float[Array, "B h N d"], dim: int) -> Float[Array, "B N D"]:
         (batch, heads, tokens, head_dim), cfg = x.shape, self.cfg
         x = x.swapaxes(1, 2).reshape(batch, tokens, heads * head_dim)
-        return Dense(dim, cfg.dtype, RULES[cfg.init].linear, name="proj")(x)
+        linear = RULES[cfg.init].linear
+        return Dense(dim, cfg.dtype, linear, use_bias=cfg.proj_bias, name="proj")(x)
 
 
 class PreNormBlock(nn.Module):
@@ -184,7 +187,7 @@ class PreNormBlock(nn.Module):
         y = cfg.make_norm("norm2")(flat)
         sizes = (cfg.mlp_dim, cfg.gelu, cfg.init, cfg.dtype, cfg.dropout_rate, self.train)
         norm = cfg.make_norm if cfg.mlp_norm else None
-        y = Mlp(*sizes, cfg.mlp, norm, name="mlp")(y)
+        y = Mlp(*sizes, cfg.mlp, norm, cfg.mlp_bias, name="mlp")(y)
         y = self._branch(y.reshape(x.shape), drop_path_rate, "ls2")
         return (flat + y.reshape(flat.shape)).reshape(x.shape)
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop import Dropout
-from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models.layers.init import RULES, Init, Initializer
 
 
 class Gelu(enum.StrEnum):
@@ -107,7 +107,8 @@ swiglu.defvjp(lambda gate, x: (swiglu(gate, x), (gate, x)), _swiglu_backward)
 class Mlp(nn.Module):
     """Linear, GELU, linear; dropout after each, as in google-research/vision_transformer.
 
-    `kind` SWIGLU has two first layers; `make_norm` makes a norm of the hidden width, by its name.
+    `kind` SWIGLU has two first layers; `make_norm` makes a norm of the hidden width, by its name;
+    without `use_bias` no layer has one; `last_init` is another rule for the last kernel.
     """
 
     hidden_dim: int
@@ -118,12 +119,14 @@ class Mlp(nn.Module):
     train: bool = False
     kind: MlpKind = MlpKind.GELU
     make_norm: Callable[[str], nn.Module] | None = None
+    use_bias: bool = True
+    last_init: Initializer | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
         rules, dim, shape = RULES[self.init_rules], x.shape[-1], x.shape
         x = x.reshape(-1, dim)  # flat throughout: see PreNormBlock
-        hidden = (self.hidden_dim, self.dtype, rules.linear, rules.mlp_bias)
+        hidden = (self.hidden_dim, self.dtype, rules.linear, rules.mlp_bias, self.use_bias)
         if self.kind is MlpKind.SWIGLU:
             x = swiglu(Dense(*hidden, name="fc1_g")(x), Dense(*hidden, name="fc1_x")(x))
         else:
@@ -131,5 +134,6 @@ class Mlp(nn.Module):
         x = Dropout(self.dropout_rate, deterministic=not self.train)(x)
         if self.make_norm is not None:
             x = self.make_norm("norm")(x)
-        x = Dense(dim, self.dtype, rules.linear, rules.mlp_bias, name="fc2")(x)
+        last = self.last_init or rules.linear
+        x = Dense(dim, self.dtype, last, rules.mlp_bias, self.use_bias, name="fc2")(x)
         return Dropout(self.dropout_rate, deterministic=not self.train)(x).reshape(shape)

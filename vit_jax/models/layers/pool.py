@@ -2,6 +2,7 @@
 """From tokens to one feature vector."""
 
 import enum
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -22,6 +23,7 @@ class Pool(enum.StrEnum):
     CLS = "cls"  # the class token
     GAP = "gap"  # the mean over the patches (prefix tokens excluded)
     MAP = "map"  # multi-head attention pooling of the patches with one learned query
+    QUERY = "query"  # the same without a layer for the query and without an MLP (AIMv2)
 
 
 class MapPool(nn.Module):
@@ -37,17 +39,54 @@ class MapPool(nn.Module):
         self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
     ) -> Float[Array, "B D"]:
         """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
-        cfg, (batch, _, dim) = self.cfg, tokens.shape
-        rules, heads, dtype = RULES[cfg.init], cfg.num_heads, cfg.dtype
-        latent_init = nn.initializers.xavier_uniform() if cfg.init is Init.JAX else rules.linear
-        latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
-        q = Dense(dim, dtype, rules.linear, name="q")(latent)
+        cfg, dim = self.cfg, tokens.shape[-1]
+        rules, dtype = RULES[cfg.init], cfg.dtype
+        q = Dense(dim, dtype, rules.linear, name="q")(_latent(self, dim))
         q = q if cfg.logit_factor == 1 else q * cfg.logit_factor
-        k, v = HeadsDense(2 * dim, dtype, rules.qkv(2), num_heads=heads, parts=2, name="kv")(tokens)
-        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
-        q = q.swapaxes(1, 2)
-        record(self, "weights", lambda: attention_weights(q, k))
-        x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
-        x = Dense(dim, dtype, rules.linear, name="proj")(x)
+        x = _read(self, q, tokens, sizes)
         y = cfg.make_norm("norm")(x)
         return x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
+
+
+class QueryPool(nn.Module):
+    """Attention of one learned query to all tokens, then a linear layer (AIMv2, arXiv:2411.14402).
+
+    Keys and values have a bias where `qkv_bias` says so, the layer after them always has one.
+    """
+
+    cfg: BlockConfig
+
+    @nn.compact
+    def __call__(
+        self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
+    ) -> Float[Array, "B D"]:
+        """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
+        q = _latent(self, tokens.shape[-1]).astype(self.cfg.dtype)
+        return _read(self, q, tokens, sizes, use_bias=self.cfg.qkv_bias)
+
+
+def _latent(module: nn.Module, dim: int) -> Float[Array, "1 1 D"]:
+    init = module.cfg.init  # pyright: ignore[reportAttributeAccessIssue]
+    rule = nn.initializers.xavier_uniform() if init is Init.JAX else RULES[init].linear
+    return jnp.asarray(module.param("latent", rule, (1, 1, dim), jnp.float32))
+
+
+def _read(
+    module: nn.Module,
+    q: Float[Array, "1 1 D"],
+    tokens: Float[Array, "B N D"],
+    sizes: Float[Array, "B N"] | None,
+    *,
+    use_bias: bool = True,
+) -> Float[Array, "B D"]:
+    """Attend with a module's query to the keys of all tokens, and project the heads' values."""
+    cfg: BlockConfig = module.cfg  # pyright: ignore[reportAttributeAccessIssue]
+    (batch, _, dim), heads = tokens.shape, cfg.num_heads
+    rules, dtype = RULES[cfg.init], cfg.dtype
+    kv: dict[str, Any] = {"use_bias": use_bias, "num_heads": heads, "parts": 2, "name": "kv"}
+    k, v = HeadsDense(2 * dim, dtype, rules.qkv(2), **kv)(tokens)
+    q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
+    q = q.swapaxes(1, 2)
+    record(module, "weights", lambda: attention_weights(q, k))
+    x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
+    return Dense(dim, dtype, rules.linear, name="proj")(x)

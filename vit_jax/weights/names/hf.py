@@ -123,7 +123,17 @@ LAYOUTS = {
         r"(?!)",
         ((r"^model\.stages\.", "stages."),),
     ),
+    "aimv2": SavedNames(
+        "hf_aimv2",
+        _PROJ,
+        "embeddings.patch_embed.weight",
+        _TOWERS,
+        "classifier",
+        rf"{_TEXT}|^visual_projection\.",
+    ),
 }
+# Layers that make several vectors, of which a layout has a layer each: `qkv`, AIMv2's `kv`.
+_APART = ("qkv", "query_pool/kv")
 
 
 def prefix(layout: SavedNames, keys: Collection[str]) -> str:
@@ -153,11 +163,13 @@ def entries(cfg: ModelConfig, layout: SavedNames, before: str) -> list[Entry]:
         module, kind = name.rpartition("/")[::2]
         key = f"{heads[module]}/{kind}" if module in heads else before + renamed(name, renames)
         key = re.sub(r"/(kernel|scale)$", "/weight", key).replace("/", ".")
-        if module.rpartition("/")[2] != "qkv":
+        if not module.endswith(_APART):
             parts = (FileTensor(key, there.shape),)
             return parts, lambda parts: there.decode(parts[0]), lambda x: [there.encode(x)]
+        if module.endswith("/kv"):
+            qkv = layout.qkv[1:]
         each = (there.shape[0] // len(qkv), *there.shape[1:])
-        keys = (key.replace(".qkv.", f".{part}.") for part in qkv)
+        keys = (re.sub(r"\.q?kv\.", f".{part}.", key) for part in qkv)
         return (
             tuple(FileTensor(key, each) for key in keys),
             lambda parts: there.decode(np.concatenate(parts)),
@@ -185,13 +197,14 @@ def is_ignored(key: str, cfg: Any, layout: SavedNames, before: str) -> bool:
     """Return whether the model has no use for a key of the file.
 
     A model without classes does not use CLIP's projection or DINOv2's head over two vectors; one
-    that averages SigLIP's tokens does not use its pooling by attention.
+    that averages SigLIP's or AIMv2's tokens does not use their pooling by attention.
     """
     inside = key.removeprefix(before)
     if not cfg.num_classes and (layout is LAYOUTS["clip"] or layout is LAYOUTS["dinov2"]):
         return key.startswith(f"{layout.head}.") or bool(re.search(layout.ignored, inside))
-    if layout is LAYOUTS["siglip"] and cfg.pool is not Pool.MAP and inside.startswith("head."):
-        return True
+    for name, pool in (("siglip", Pool.MAP), ("aimv2", Pool.QUERY)):
+        if layout is LAYOUTS[name] and cfg.pool is not pool and inside.startswith("head."):
+            return True
     return bool(re.search(layout.ignored, inside))
 
 

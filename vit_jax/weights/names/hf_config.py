@@ -15,6 +15,7 @@ from vit_jax.errors import UserError, shown, unknown
 from vit_jax.models import ConvNeXtConfig, ModelConfig, ViTConfig
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.layers.rope import Rope
@@ -72,6 +73,20 @@ _CONVNEXT = {
     "num_channels": 3,
 }
 _CLIP = {**_SIGLIP, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+_AIMV2 = {
+    **{key: value for key, value in _VIT.items() if key != "layer_norm_eps"},
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 8,
+    "intermediate_size": 2816,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "patch_size": 14,
+    "qkv_bias": False,
+    "mlp_bias": False,
+    "use_head": True,
+    "is_native": False,
+}
 
 
 class Kind(NamedTuple):
@@ -95,12 +110,14 @@ KINDS = {
     "convnext": Kind("convnext", _CONVNEXT),
     "convnextv2": Kind("convnext", _CONVNEXT),
     "dinov3_convnext": Kind("dinov3_convnext", {**_CONVNEXT, "layer_norm_eps": 1e-6}),
+    "aimv2_vision_model": Kind("aimv2", _AIMV2),
 }
 # Two towers, the image's under `vision_config`.
 _TOWERS = {
     "siglip": "siglip_vision_model",
     "siglip2": "siglip2_vision_model",
     "clip": "clip_vision_model",
+    "aimv2": "aimv2_vision_model",
 }
 ACTS = {
     "gelu": Gelu.ERF,
@@ -221,16 +238,17 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
     if "convnext" in found.kind:
         return _convnext(found, shapes)
     before = prefix(found.layout, shapes)
+    is_aimv2 = found.layout is LAYOUTS["aimv2"]
     fields: dict[str, Any] = {
         "dim": found.integer("hidden_size"),
         "depth": found.integer("num_hidden_layers"),
         "num_heads": found.integer("num_attention_heads"),
         "channels": found.integer("num_channels"),
         "patch": found.pair("patch_size"),
-        "norm_eps": found.number("layer_norm_eps"),
+        "norm_eps": found.number("rms_norm_eps" if is_aimv2 else "layer_norm_eps"),
         "num_classes": _num_classes(found, shapes),
     }
-    gated = found.has("use_gated_mlp") and found.flag("use_gated_mlp")
+    gated = is_aimv2 or (found.has("use_gated_mlp") and found.flag("use_gated_mlp"))
     fields["gelu"] = Gelu.ERF if gated else found.act()  # a gated MLP has none
     fields["image_size"] = image_size(found)
     if found.has("qkv_bias"):
@@ -250,6 +268,8 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
             fields |= {"class_token": False, "pool": Pool.GAP}
     elif found.layout is LAYOUTS["clip"]:
         fields |= {"pre_norm": True, "patch_bias": False}
+    elif is_aimv2:
+        fields |= _aimv2(found)
     else:
         # transformers classifies the mean of the tokens, whatever else the file holds.
         by_attention = f"{before}head.probe" in shapes and not fields["num_classes"]
@@ -320,6 +340,24 @@ def _dinov3(found: Facts, *, gated: bool) -> dict[str, Any]:
         "rope_theta": found.number("rope_theta"),
         "dynamic_image_size": True,
         "init": Init.VIT5,
+    }
+
+
+def _aimv2(found: Facts) -> dict[str, Any]:
+    if found.text("hidden_act") != "silu":
+        raise found.wrong("hidden_act", "must be silu: its MLP is gated")
+    native = found.flag("is_native")
+    return {
+        "class_token": False,
+        "pool": Pool.QUERY if found.flag("use_head") else Pool.GAP,
+        "patch_norm": True,
+        "norm": TokenNorm.RMS,
+        "mlp": MlpKind.SWIGLU,
+        "proj_bias": found.flag("qkv_bias"),  # one value for all of attention
+        "mlp_bias": found.flag("mlp_bias"),
+        "pos_embed": PosEmbed.SINCOS2D_MAE if native else PosEmbed.LEARNED,
+        "dynamic_image_size": native,
+        "init": Init.TIMM,
     }
 
 

@@ -81,7 +81,7 @@ def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
         if isinstance(heads, tuple):
             stage = re.match(r"stage(\d+)/", name)
             heads = heads[int(stage[1])] if stage else 1
-        if name.startswith("map_pool/"):
+        if name.startswith(("map_pool/", "query_pool/")):
             heads = getattr(cfg, "pool_heads", 0) or heads
         is_convolution = convolutions and re.search(convolutions, name)
         layout = pointwise(shape) if is_convolution else torch_layout(name, shape, heads)

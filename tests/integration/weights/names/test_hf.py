@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from vit_jax import models, weights
 from vit_jax.export import transformers
@@ -32,6 +32,8 @@ CASES = {
     "dinov2": Stored("tokens", "tokens"),
     "ijepa": Stored("tokens", "tokens"),
     "siglip": Stored("pooler", "features"),
+    "aimv2_head": Stored("pooler", "features"),
+    "aimv2_native": Stored("tokens", "tokens", {"image_size": (21, 35)}),
     "clip": Stored("image_embeds", "logits", {"num_classes": 24}, length=True),
 }
 
@@ -74,3 +76,36 @@ def test_ijepa_goes_both_ways_and_to_other_sizes(tmp_path: Path) -> None:
     with jax.default_matmul_precision("highest"):
         tokens = jax.jit(models.create(wide).apply)(variables, jnp.asarray(golden["other"])).tokens
     np.testing.assert_allclose(tokens, golden["other_tokens"], atol=5e-5, rtol=0)
+
+
+def test_naflex_positions_are_those_of_an_images_own_shape(tmp_path: Path) -> None:
+    # One file for images of any shape: 4 x 4 positions, bilinear and antialiased to another grid.
+    config = json.loads((GOLDEN / "hf_siglip2.config.json").read_text())
+    tower = load_file(GOLDEN / "hf_siglip2.safetensors")
+    pair = {f"vision_model.{key}": value for key, value in tower.items()}
+    kinds = {
+        "alone": (config, tower),
+        "pair": ({"model_type": "siglip2", "vision_config": config}, pair),
+    }
+    for name, (tree, tensors) in kinds.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(tree))
+        save_file(tensors, tmp_path / name / "model.safetensors")
+    stored = np.load(GOLDEN / "hf_siglip2.npz")
+    for i in (0, 2):  # 3 x 4 and 1 x 7 patches
+        rows, columns = map(int, stored["grids"][i])
+        size = {"image_size": (4 * rows, 4 * columns)}
+        found = []
+        for name in kinds:
+            ref = f"hf:{tmp_path / name}"
+            cfg = models.with_fields(describe.network(ref).model, size)
+            found.append(weights.load(ref, cfg))
+        alone, both = (variables["params"]["pos_embed"] for variables in found)
+        np.testing.assert_array_equal(alone, both)
+        patches = stored["patches"][i, : rows * columns].reshape(rows, columns, 4, 4, 3)
+        image = jnp.asarray(patches.swapaxes(1, 2).reshape(1, 4 * rows, 4 * columns, 3))
+        with jax.default_matmul_precision("highest"):
+            out = jax.jit(models.create(cfg).apply)(found[0], image)
+        np.testing.assert_allclose(out.features[0], stored["pooler"][i], atol=5e-5, rtol=0)
+        tokens = stored["tokens"][i, : rows * columns]
+        np.testing.assert_allclose(out.tokens[0], tokens, atol=5e-5, rtol=0)

@@ -126,7 +126,15 @@ def forward(cfg: models.ViTConfig, *, train: bool = False):
         ({"dim": 6, "num_heads": 2, "pos_embed": PosEmbed.SINCOS2D_MAE}, "sincos2d_mae needs"),
         ({"drop_path_rate": 1.0}, (RANGE, "model.drop_path_rate")),
         ({"depth": 0}, (RANGE, "model.depth")),
-        ({"pool_heads": 2}, "model.pool_heads applies to model.pool=map only"),
+        ({"pool_heads": 2}, "model.pool_heads applies to model.pool=map and query"),
+        (
+            {"pool": Pool.QUERY, "pool_mlp_dim": 8},
+            "model.pool_mlp_dim applies to model.pool=map only",
+        ),
+        (
+            {"pool": Pool.QUERY, "mup_base_dim": 16},
+            "model.mup_base_dim has no rule for what model.pool=query learns",
+        ),
         (
             {"patch_drop_rate": 0.5, "token_merging": 2},
             "model.patch_drop_rate drops what model.token_merging merges; set one to 0",

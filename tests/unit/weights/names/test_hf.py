@@ -9,8 +9,8 @@ import pytest
 
 from tests.refusals import refused_by
 from tests.unit.inference.exported import trained
-from tests.unit.models.tiny import TINY
-from vit_jax import trees
+from tests.unit.models.tiny import SHRINK, TINY
+from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu, MlpKind
@@ -38,6 +38,10 @@ DINOV3 = dataclasses.replace(
     gelu=Gelu.ERF,
     dynamic_image_size=True,
 )
+AIMV2 = models.variant("vit_l14_aimv2_lit", num_classes=0, scan_unroll=1)
+AIMV2 = dataclasses.replace(
+    AIMV2, **{**SHRINK[ViTConfig](AIMV2), "patch": (4, 4), "image_size": (8, 8)}
+)
 KINDS = {
     "vit": (VIT, "vit", "vit."),
     "bare vit": (dataclasses.replace(VIT, num_classes=0), "vit", ""),
@@ -51,6 +55,7 @@ KINDS = {
     "dinov3 7b": (dataclasses.replace(DINOV3, qkv_bias=False, key_bias=True), "dinov3", ""),
     "siglip": (SIGLIP, "siglip", "vision_model."),
     "clip": (CLIP, "clip", "vision_model."),
+    "aimv2": (AIMV2, "aimv2", ""),
 }
 # Typed from what transformers 5.23 saves; of the first layer, without what is before and behind.
 KEYS = {
@@ -66,6 +71,8 @@ KEYS = {
     "layer_scale2 mlp.down_proj mlp.gate_proj mlp.up_proj norm1 norm2",
     "siglip": "layer_norm1 layer_norm2 mlp.fc1 mlp.fc2 self_attn.k_proj self_attn.out_proj "
     "self_attn.q_proj self_attn.v_proj",
+    "aimv2": "attention.k_proj attention.out_proj attention.q_proj attention.v_proj ffn.down_proj "
+    "ffn.gate_proj ffn.up_proj rms_norm1 rms_norm2",
 }
 OTHERS = {
     "vit": "classifier vit.embeddings.cls_token vit.embeddings.patch_embeddings.projection "
@@ -83,6 +90,8 @@ OTHERS = {
     "clip": "vision_model.embeddings.class_embedding vision_model.embeddings.patch_embedding "
     "vision_model.embeddings.position_embedding vision_model.post_layernorm "
     "vision_model.pre_layrnorm",
+    "aimv2": "embeddings.patch_embed embeddings.position_embedding embeddings.rms_norm "
+    "head.cls_token head.k_proj head.output_proj head.v_proj rms_norm",
 }
 
 
@@ -187,6 +196,7 @@ def test_what_is_no_part_of_the_tower_is_ignored() -> None:
         "registers": ["embeddings.mask_token"],
         "clip": ["text_model.final_layer_norm.bias", "logit_scale", "visual_projection.weight"],
         "siglip": ["text_model.head.bias", "logit_bias", "vision_model.embeddings.position_ids"],
+        "aimv2": ["text_model.rms_norm.weight", "logit_scale", "visual_projection.weight"],
     }
     for name, keys in others.items():
         cfg, layout, _ = KINDS[name]
@@ -264,3 +274,6 @@ def test_what_of_siglip_a_mean_of_its_tokens_does_not_need() -> None:
     assert ignored == {SIGLIP: False, mean: True}
     assert not hf.is_ignored(other, mean, siglip, "vision_model.")
     assert not hf.is_ignored("head.probe", VIT, hf.LAYOUTS["vit"], "")
+    aimv2, mean = hf.LAYOUTS["aimv2"], dataclasses.replace(AIMV2, pool=Pool.GAP)
+    assert hf.is_ignored("head.cls_token", mean, aimv2, "")
+    assert not hf.is_ignored("head.cls_token", AIMV2, aimv2, "")

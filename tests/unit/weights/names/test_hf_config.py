@@ -128,6 +128,17 @@ def test_convnexts_are_the_variants() -> None:
             model("convnext", **values)
 
 
+def test_aimv2_is_the_variant() -> None:
+    free = {"num_classes": 0, "zero_head": True}
+    for values, name in (
+        ({}, "vit_l14_aimv2_lit"),
+        ({"use_head": False}, "vit_l14_aimv2"),
+        ({"use_head": False, "is_native": True}, "vit_l14_aimv2_native"),
+    ):
+        assert model("aimv2_vision_model", **values) == models.variant(name, **free)
+    assert model("aimv2", vision_config={}) == models.variant("vit_l14_aimv2_lit", **free)
+
+
 BAD = [
     ({"model_type": "swin"}, r"unknown model_type in x/config.json: 'swin'; .*vit"),
     ({"model_type": ["vit"]}, "unknown model_type"),
@@ -147,6 +158,8 @@ BAD = [
     ({"model_type": "dinov3_vit", "proj_bias": False}, "proj_bias=False is not known here"),
     ({"model_type": "dinov3_vit", "value_bias": False}, "query_bias=True must be as value_bias"),
     ({"model_type": "dinov3_vit", "use_gated_mlp": True}, "hidden_act='gelu' must be silu"),
+    ({"model_type": "aimv2_vision_model", "hidden_act": "gelu"}, "hidden_act='gelu' must be silu"),
+    ({"model_type": "aimv2"}, "vision_config must hold the image's tower"),
     ({"model_type": "dinov3_vit", "rope_theta": -1}, "rope_theta=-1 must be a number"),
 ]
 

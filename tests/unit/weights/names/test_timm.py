@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.unit.weights.google_writer import random_variables
-from vit_jax import models, weights
+from vit_jax import models, trees, weights
 from vit_jax.errors import UserError
 from vit_jax.weights.apply import in_memory
 from vit_jax.weights.names import timm
@@ -50,3 +50,29 @@ def test_flat_patches_of_another_size_are_not_guessed(tmp_path: Path) -> None:
     cfg = dataclasses.replace(DEIT3, patch=(2, 2), image_size=(4,))
     with pytest.raises(UserError, match=r"patch_embed.proj.weight: in the file \[12, 48\], here"):
         weights.load(f"timm:{tmp_path / 'x.safetensors'}", cfg)
+
+
+def test_apples_own_names_of_aimv2(tmp_path: Path) -> None:
+    cfg = models.variant(
+        "vit_l14_aimv2", image_size=8, patch=4, dim=8, depth=2, num_heads=2, mlp_dim=12
+    )
+    variables = made(cfg)
+    stem, layer = {"patch_embed": "preprocessor.patchifier"}, {"fc1_g": "fc1", "fc1_x": "fc3"}
+    theirs = {}
+    for name, value in weights.to_timm(variables, cfg).items():
+        first, _, rest = name.partition(".")
+        if first == "pos_embed":
+            name = "preprocessor.pos_embed"
+        elif first == "norm":
+            name = f"trunk.post_trunk_norm.{rest}"
+        elif first in stem:
+            name = f"{stem[first]}.{rest}"
+        elif first == "blocks":
+            for ours, own in {**layer, "norm1": "norm_1", "norm2": "norm_2"}.items():
+                rest = rest.replace(f"{ours}.", f"{own}.")
+            name = f"trunk.blocks.{rest}"
+        theirs[name] = value
+    save_file(theirs, tmp_path / "x.safetensors")
+    found = dict(trees.named_leaves(weights.load(f"timm:{tmp_path / 'x.safetensors'}", cfg)))
+    for name, value in trees.named_leaves(variables):
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
