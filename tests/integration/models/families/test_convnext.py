@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tests.unit.models.families.test_convnext import GOLDEN, SMALL
 from vit_jax import models, trees, weights
 from vit_jax.cost.flops import count
-from vit_jax.devices import hardware
+from vit_jax.devices import hardware, sharding
 from vit_jax.export import transformers
 from vit_jax.models import ConvNeXtConfig
 from vit_jax.models.families.convnext import GlobalResponseNorm
@@ -131,6 +131,25 @@ def test_initial_values() -> None:
     np.testing.assert_array_equal(blocks["ls"]["gamma"], np.full((2, 64), 1e-6, np.float32))
     assert not np.any(blocks["mlp"]["grn"]["scale"])
     np.testing.assert_array_equal(params["head"]["bias"], np.full(3, -6.9, np.float32))
+
+
+def test_a_gpus_program_over_a_mesh_computes_the_same() -> None:
+    # There each device convolves its own images, in the loop over a stage's blocks, too.
+    rng, module = np.random.default_rng(0), models.create(SMALL)
+    shapes = models.abstract(SMALL)
+    variables = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
+    image = rng.normal(size=(8, 18, 18, 3)).astype(np.float32)
+    loss = lambda v, x: jnp.sin(module.apply(v, x).logits).sum()  # noqa: E731
+    expected = jax.jit(jax.value_and_grad(loss))(variables, image)
+    mesh = sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2))
+    with hardware.tracing_for(hardware.Target("gpu")), jax.set_mesh(mesh):
+        placed = jax.device_put(variables, sharding.shardings(shapes, mesh))
+        batch = jax.device_put(image, sharding.batch_sharding(mesh))
+        found = jax.jit(jax.value_and_grad(lambda v, x: loss(v, x)))(placed, batch)
+    scaled = lambda a, b: np.testing.assert_allclose(  # noqa: E731
+        a, b, atol=1e-5 * max(1.0, float(np.abs(b).max()))
+    )
+    jax.tree.map(scaled, found, expected)
 
 
 def test_a_channel_of_zeros_has_a_gradient() -> None:
