@@ -147,19 +147,24 @@ class LeJepa(Objective):
     def views(self) -> Mapping[str, View]:
         """The large crops together, and the small ones."""
         cfg, (height, width, channels) = self.cfg, models.input_shape(self.model)
-        shared = {"channels": channels, "reading": reading(self.data)}
+        rules = reading(self.data)
         found = {
             _LARGE: View(
                 transform=self.data.transform,
                 size=(height, width),
+                channels=channels,
                 count=cfg.large_crops,
-                **shared,
+                reading=rules,
             )
         }
         if cfg.small_crops:
-            size = base.pair(cfg.small_size, "small_size")
-            count = cfg.small_crops
-            found[_SMALL] = View(transform=cfg.small, size=size, count=count, **shared)
+            found[_SMALL] = View(
+                transform=cfg.small,
+                size=base.pair(cfg.small_size, "small_size"),
+                channels=channels,
+                count=cfg.small_crops,
+                reading=rules,
+            )
         return found
 
     @property
