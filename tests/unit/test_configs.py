@@ -101,6 +101,10 @@ def shrink(cfg: Config) -> Config:
         if isinstance(ev, KNNEval):
             ev.k, ev.train_split = (2,), "train"
             cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
+    if cfg.data.transform.lengths:
+        cfg.data.transform.lengths, cfg.data.pack = (16,), min(cfg.data.pack, 4)
+        for ev in cfg.evals.values():
+            ev.transform.lengths = (16,)
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     cfg.data.num_workers = 0
     return cfg

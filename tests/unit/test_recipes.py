@@ -118,6 +118,9 @@ dino_imagenet:dinov3            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.0
 flexivit_imagenet:s             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:b             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:l             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
+naflex_imagenet:b16             300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 0 0    1 0 0.99996 384
+naflex_imagenet:b16_packed      300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0   0 0    1 0 0.99996 384
+naflex_imagenet:siglip          30    1024 adamw 5e-5  1e-5 0.05 5      0.1  0.1 0.8 0 0    1 0 0.99996 256
 clip_imagetext:b32              32   32768 adamw 5e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
 clip_imagetext:b16              32   32768 adamw 5e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
 clip_imagetext:l14              32   32768 adamw 4e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
@@ -193,7 +196,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 
 # Own or drawn images.
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
-OWN = (*OWN, "finetune_imagetext", "captions_small", "emoji_imagetext")
+OWN = (*OWN, "naflex_folder", "finetune_imagetext", "captions_small", "emoji_imagetext")
 
 
 def test_every_published_run_is_in_the_table() -> None:

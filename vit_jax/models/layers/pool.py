@@ -8,7 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.base import record
-from vit_jax.models.layers.attention import attend, attention_weights
+from vit_jax.models.layers.attention import Visible, attend, attention_weights
 from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.init import RULES, Init
@@ -34,20 +34,31 @@ class MapPool(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
-    ) -> Float[Array, "B D"]:
-        """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
+        self,
+        tokens: Float[Array, "B N D"],
+        sizes: Float[Array, "B N"] | None = None,
+        seen: Visible | None = None,
+    ) -> Float[Array, "B *S D"]:
+        """Pool tokens; `sizes` counts the patches that each stands for (None: one).
+
+        With `seen`, an image at a time: where its `queries` are S images' of a row, [B, S, D].
+        """
         cfg, (batch, _, dim) = self.cfg, tokens.shape
+        images = () if seen is None or seen.queries is None else seen.queries.shape[1:]
         rules, heads, dtype = RULES[cfg.init], cfg.num_heads, cfg.dtype
         latent_init = nn.initializers.xavier_uniform() if cfg.init is Init.JAX else rules.linear
         latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
         q = Dense(dim, dtype, rules.linear, name="q")(latent)
         q = q if cfg.logit_factor == 1 else q * cfg.logit_factor
         k, v = HeadsDense(2 * dim, dtype, rules.qkv(2), num_heads=heads, parts=2, name="kv")(tokens)
-        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
-        q = q.swapaxes(1, 2)
-        record(self, "weights", lambda: attention_weights(q, k))
-        x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
+        count = images[0] if images else 1
+        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, count, heads, dim // heads))
+        q, bias = q.swapaxes(1, 2), log_sizes(sizes)
+        shown = bias if seen is None else seen.logits(tokens.shape[1])
+        record(self, "weights", lambda: attention_weights(q, k, shown))
+        x = attend(q, k, v, bias=bias, seen=seen, impl=cfg.attention)
+        x = x.swapaxes(1, 2).reshape(-1, dim)
         x = Dense(dim, dtype, rules.linear, name="proj")(x)
         y = cfg.make_norm("norm")(x)
-        return x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
+        x = x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
+        return x.reshape(batch, *images, dim)
