@@ -140,13 +140,14 @@ def _pooled(model: ModelConfig, layer: Layer) -> Float[Array, "B D"]:
     return layer.tokens.mean(axis=1, dtype=jnp.float32)
 
 
+def of_batch(apply: Forward, variables: Any, batch: Mapping[str, jax.Array]) -> Output:
+    """Return what a network returns of the images of a batch, of one size or of any."""
+    return apply(variables, batch["image"], *[batch[name] for name in (GRIDS,) if name in batch])
+
+
 @functools.lru_cache  # as `_apply`
 def _predict(apply: Forward, output: str) -> Predict:
-    def predict(variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        given = (batch[GRIDS],) if GRIDS in batch else ()
-        return getattr(apply(variables, batch["image"], *given), output)
-
-    return predict
+    return lambda variables, batch: getattr(of_batch(apply, variables, batch), output)
 
 
 def output_name(trained: Trained) -> str:

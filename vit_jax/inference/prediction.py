@@ -17,7 +17,7 @@ from jaxtyping import Array, Float32, Int32
 from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import ahead
-from vit_jax.inference.forward import Forward, make_apply, probabilities
+from vit_jax.inference.forward import Forward, make_apply, of_batch, probabilities
 from vit_jax.inference.trained import Trained
 from vit_jax.inference.units import as_numpy
 from vit_jax.inference.views import Source, as_batch, check_channels, is_one, read_view
@@ -133,7 +133,7 @@ def _answer(
 def _rank(
     variables: Any, batch: Mapping[str, Array], *, apply: Forward, loss: Loss, top: int
 ) -> tuple[Int32[Array, "B top"], Float32[Array, "B top"]]:
-    logits = apply(variables, *batch.values()).logits.astype(jnp.float32)
+    logits = of_batch(apply, variables, batch).logits.astype(jnp.float32)
     # By logits, of which fewer are equal; ties go to the lower class id, as in evaluation.
     ids = jax.lax.top_k(logits, top)[1]
     return ids, jnp.take_along_axis(probabilities(logits, loss), ids, axis=-1)

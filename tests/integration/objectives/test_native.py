@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packed rows learn what padded ones do, to rounding; mixup stays inside of both images."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -105,7 +104,7 @@ def test_mixup_blends_patches_that_both_images_have() -> None:
 @pytest.mark.parametrize("pool", ["cls", "map"])
 def test_every_pool_reads_each_image_of_a_row(pool: str) -> None:
     fields = {"pool": pool, "fc_norm": False, "class_token": pool == "cls"}
-    cfg = dataclasses.replace(objective().model, **fields, depth=1)
+    cfg = models.with_fields(objective().model, {**fields, "depth": 1})
     module = models.create(cfg)
     padded, packed = batches()
     key = jax.random.key(0)

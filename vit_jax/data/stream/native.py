@@ -91,7 +91,7 @@ class NativeTransform:
         own = tuple(each * width / height for each in aspect)
         return ops.random_resized_box(rng, height, width, area, own)
 
-    def vary(self, image: Pixels, rng: np.random.Generator, grid_of: GridOf) -> Pixels:
+    def vary(self, image: np.ndarray, rng: np.random.Generator, grid_of: GridOf) -> Pixels:
         """Apply the random operations; the result has whole patches, as `grid_of` has its box."""
         box = self.box(*image.shape[:2], rng)
         grid = grid_of(box.height, box.width)
@@ -108,14 +108,14 @@ class NativeTransform:
         return image
 
 
-def native_view(image: Pixels, cfg: TransformConfig, patch: tuple[int, int]) -> Pixels:
+def native_view(image: np.ndarray, cfg: TransformConfig, patch: tuple[int, int]) -> Pixels:
     """Bring a whole image to the patches that the evaluation's one length allows."""
     grid = native_grid(image.shape[0], image.shape[1], patch, cfg.lengths[0])
     return ops.resize(image, (grid[0] * patch[0], grid[1] * patch[1]), cfg.resize)
 
 
 def as_rows(
-    views: Mapping[int, Pixels], count: int, length: int, patch: tuple[int, int], channels: int
+    views: Mapping[int, np.ndarray], count: int, length: int, patch: tuple[int, int], channels: int
 ) -> Batch:
     """Put images of whole patches, by their rows, into a batch of `count` rows, else empty."""
     image = np.zeros((count, length, patch[0] * patch[1] * channels), np.uint8)

@@ -87,7 +87,7 @@ def test_resumes_at_any_step_and_is_the_same_on_every_layout(source: Source, pac
         per_row = areas.reshape(len(batch["image"]), -1).sum(axis=1)
         assert per_row.max() <= length
         for image, filled in zip(batch["image"], per_row, strict=True):
-            assert image[:filled].any()
+            assert image[:filled].any() == (filled > 0)  # a row may be empty
             assert not image[filled:].any()
 
 
@@ -95,7 +95,7 @@ def test_packed_batches_have_each_image_once_at_its_own_size(source: Source) -> 
     """Positions of the stream are those of padded batches, and so are the images."""
     (packed,), (padded,) = (take(source, PACKED, 1, pack=n) for n in (4, 0))
     assert sorted(packed["index"][packed["index"] >= 0]) == sorted(padded["index"])
-    label = {i: k for i, k in zip(padded["index"], padded["label"], strict=True)}
+    label = dict(zip(padded["index"], padded["label"], strict=True))
     for row in range(4):
         start = 0
         for slot, index in enumerate(packed["index"][row]):

@@ -117,3 +117,24 @@ def test_equals_siglip2_of_transformers(tmp_path: Path) -> None:
     pooled, tokens = run(found["in_pixel_values"])
     near(pooled, found["out_pooler_output"])
     near(tokens * found["in_pixel_attention_mask"][..., None], found["out_last_hidden_state"])
+
+
+def test_goes_on_from_a_plain_vit() -> None:
+    """On an image of the table's own grid, the two compute the same."""
+    sizes = {"patch": (4,), "image_size": (16,), "dim": 32, "depth": 1, "num_heads": 4}
+    plain = models.variant("deit_s16", **sizes, mlp_dim=64, num_classes=7)
+    own = {"native": True, "base_grid": (4,), "pos_embed_prefix": False}
+    cfg = models.with_fields(plain, own)
+    key = jax.random.key(0)
+    params, _ = models.init(models.create(plain), plain, key)
+    state = weights.to_timm(jax.device_get({"params": params}), plain)
+    image = jax.random.normal(key, (2, 16, 16, 3))
+
+    @jax.jit
+    def run(ours: Any, theirs: Any) -> Any:
+        one: Any = models.create(plain).apply(ours, image)
+        other: Any = models.create(cfg).apply(theirs, image)
+        return one.logits, other.logits
+
+    one, other = run({"params": params}, jax.tree.map(jnp.asarray, weights.from_timm(state, cfg)))
+    near(other, np.asarray(one))
