@@ -21,6 +21,7 @@ from vit_jax.inference import evaluate as evaluate_lib
 from vit_jax.inference.forward import Layers, make_encode
 from vit_jax.inference.views import file_batches
 from vit_jax.objectives import Supervised
+from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 from vit_jax.train import estimate
 from vit_jax.train.loop import fit
@@ -48,7 +49,7 @@ def config(folder: Path, pack: int = 0, devices: int = 1) -> Config:
     )
     cfg.data.name, cfg.data.batch_size, cfg.data.pack = f"folder:{folder}", 8, pack
     cfg.data.transform.lengths = (32,) if pack else LENGTHS
-    cfg.duration, cfg.optim.warmup = "4 steps", "1 steps"
+    cfg.duration, cfg.optim = "4 steps", OptimConfig(name=Optimizer.SGD, lr=0.1)
     cfg.log.every, cfg.log.tensorboard = "1 steps", False
     cfg.checkpoint = dataclasses.replace(cfg.checkpoint, every="2 steps", keep=9, keep_best=0)
     cfg.mesh = MeshConfig(data=devices)
@@ -101,7 +102,8 @@ def test_a_program_for_each_length_and_the_same_run_when_it_is_continued(
     np.testing.assert_allclose(sorted(by_file), sorted(scores.confidence), rtol=1e-5)
     names, errors = [], []
     (batch,) = file_batches(trained, files, 6, names, errors)
-    features = make_encode(trained, Layers())(trained.variables, batch)
+    arrays = jax.tree.map(jax.numpy.asarray, (dict(trained.variables), batch))
+    features = make_encode(trained, Layers())(*arrays)
     assert not errors
     assert features.shape == (6, 16)
 

@@ -55,6 +55,8 @@ def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
     Raises UserError: a bias of the keys where the model has none.
     """
     expected = {part.key: part.shape for e in entries for parts in e.layers for part in parts}
+    if "embeds.proj.weight" in expected:
+        source = as_native(source, expected)
     if dict(source.shapes) == expected:
         return source
     views = _Views(source)
@@ -64,7 +66,7 @@ def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
     return WeightsFile(source.name, shapes, lambda key: views[key][1]())
 
 
-def as_native(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
+def as_native(source: WeightsFile, expected: Mapping[str, Shape]) -> WeightsFile:
     """Name a plain ViT's embedding as NaFlexVit does, so that one can go on from the other.
 
     The kernel of a convolution becomes rows of pixels; a table of a square grid of patches becomes
@@ -73,7 +75,6 @@ def as_native(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
     if "patch_embed.proj.weight" not in source.shapes:
         return source
     views = _Views(source)
-    expected = {part.key: part.shape for e in entries for parts in e.layers for part in parts}
     for key in [key for key in views if key.startswith("patch_embed.proj.")]:
         flat = key.endswith(".weight") and len(views[key][0]) == 4
         views.cut(

@@ -156,8 +156,6 @@ def _named(source: WeightsFile, cfg: ModelConfig, known: list[Entry]) -> Weights
     there = {new: source.shapes[old] for new, old in keys.items()}
     there |= _reshaped(there, cfg)
     named = WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
-    if getattr(cfg, "native", False):
-        named = forms.as_native(named, known)
     if "reg_token" in there and "register_tokens" in source.shapes:
         named = _with_class_position(named)
     return forms.adapted(named, known)

@@ -27,7 +27,10 @@ def test_patches_lie_image_after_image_row_by_row() -> None:
         ({"rope": "dinov3"}, "needs model.rope=none"),
         ({"pos_embed_prefix": True}, "pos_embed_prefix=False"),
         ({"pos_embed": "sincos2d"}, "no pos_embed=sincos2d"),
-        ({"distilled": True, "fc_norm": False, "pool": "cls", "class_token": True}, "distilled=False"),
+        (
+            {"distilled": True, "fc_norm": False, "pool": "cls", "class_token": True},
+            "distilled=False",
+        ),
         ({"patch_drop_rate": 0.5}, "patch_drop_rate=0"),
         ({"dynamic_image_size": True}, "which native includes"),
         ({"pos_embed": "factorized", "pos_embed_resize": "linear"}, "pos_embed_resize=cubic"),
