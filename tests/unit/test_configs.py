@@ -224,7 +224,7 @@ def test_docstring_says_what_a_reader_needs(subtests: pytest.Subtests) -> None:
 def test_names_of_files_and_runs_say_the_variant() -> None:
     for path, arg in RUNS:
         family, published, _ = path.stem.partition("_imagenet")
-        if not published or family in ("augreg", "dino"):  # of any model; of recipes
+        if not published or family in ("augreg", "dino", "naflex"):  # of any model; of recipes
             continue
         family, distilled, _ = family.partition("_distilled")
         size, _, side = arg.partition("_")

@@ -6,6 +6,7 @@ one length that several images share. All else is DeiT's, whose values are not t
 """
 
 import dataclasses
+from typing import Any
 
 from vit_jax import models
 from vit_jax.config.tree import Config
@@ -84,7 +85,7 @@ def images(run: str) -> Config:
 
 def _model(size: str) -> ModelConfig:
     """Return a ViT-S/16 or, for a CPU, the small model of `recipes.folder`, for any shapes."""
-    plain = folder.model(size)
+    plain: Any = folder.model(size)
     side = 16 if size == "s16" else 8
     own = {"native": True, "base_grid": (side, side), "pos_embed": "learned"}
     own |= {"pos_embed_prefix": False, "class_token": False, "pool": "gap"}

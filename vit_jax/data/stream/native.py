@@ -93,7 +93,7 @@ class NativeTransform:
 
     def vary(self, image: np.ndarray, rng: np.random.Generator, grid_of: GridOf) -> Pixels:
         """Apply the random operations; the result has whole patches, as `grid_of` has its box."""
-        box = self.box(*image.shape[:2], rng)
+        box = self.box(image.shape[0], image.shape[1], rng)
         grid = grid_of(box.height, box.width)
         rows, columns = (n * side for n, side in zip(grid, self.patch, strict=True))
         image = ops.crop_resize(image, box, (rows, columns), self.cfg.resize)

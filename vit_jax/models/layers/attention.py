@@ -148,7 +148,7 @@ def _splash(
         q_images = jnp.concatenate([q_images, jnp.repeat(kv_images[:, :1], extra_q, 1)], 1)
         kv_images = jnp.pad(kv_images, ((0, 0), (0, extra_kv)), constant_values=_ADDED)
         each = jax.vmap(lambda q, k, v, *ids: kernel(q, k, v, segment_ids=splash.SegmentIds(*ids)))
-        return each(q, k, v, q_images, kv_images)[:, :, :queries]
+        return jnp.asarray(each(q, k, v, q_images, kv_images))[:, :, :queries]
     segments = None
     if keys % _LANES:  # an added key is of another segment; an added query attends to real keys
         real = (jnp.arange(k.shape[2]) < keys).astype(jnp.int32)
