@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import digits, emoji, record, referee, self_supervised
+from benchmarks import digits, emoji, naflex, record, referee, self_supervised
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -20,6 +20,8 @@ IMAGE_TEXT = ROOT / "docs" / "image_text.md"
 REPRODUCE = ROOT / "docs" / "reproduce.md"
 DIGITS_MARKS = ("<!-- digits-table -->", "<!-- /digits-table -->")
 PUBLISHED_MARKS = ("<!-- published-table -->", "<!-- /published-table -->")
+NAFLEX = ROOT / "docs" / "naflex.md"
+NAFLEX_MARKS = ("<!-- naflex-table -->", "<!-- /naflex-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 EMOJI_MARKS = ("<!-- emoji-table -->", "<!-- /emoji-table -->")
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
@@ -123,6 +125,7 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (PAGE, OWN_MARKS, own_images()),
         (README, MARKS, summary()),
         (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
+        (NAFLEX, NAFLEX_MARKS, naflex.table()),
         *(
             (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
             for name, text in {**self_supervised.tables(), **referee.tables()}.items()

@@ -17,6 +17,7 @@ from vit_jax.weights.published import table as published_lib
 ARCHITECTURES = {
     "vision_transformer": r"(vit|flexivit|eva|aimv2)_(?!.*(rpn|radio)|(d|p|dp)(wee|little)_).*",
     "eva": r"eva_.*|eva02_(?!.*clip).*|vit_.*_(rope|pe_core|dinov3).*|vit_pe_core_.*",
+    "naflexvit": r"naflexvit_.*",
     "vision_transformer_hybrid": r"vit_.*_r(26|50)?_s\d+_.*",
     "deit": r"deit.*",
     "cait": r"cait_.*",

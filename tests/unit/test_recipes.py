@@ -137,6 +137,9 @@ ijepa_imagenet:h16_448          300   2048 adamw 1e-3  1e-6 0.04 40     0    0  
 flexivit_imagenet:s             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:b             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 flexivit_imagenet:l             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
+naflex_imagenet:b16             300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 0 0    1 0 0.99996 384
+naflex_imagenet:b16_packed      300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0   0 0    1 0 0.99996 384
+naflex_imagenet:siglip          30    1024 adamw 5e-5  1e-5 0.05 5      0.1  0.1 0.8 0 0    1 0 0.99996 256
 clip_imagetext:b32              32   32768 adamw 5e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
 clip_imagetext:b16              32   32768 adamw 5e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
 clip_imagetext:l14              32   32768 adamw 4e-4 0    0.2  2000s  0    0   0   0 0    1 0 0       224
@@ -212,7 +215,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 
 # Own or drawn images.
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
-OWN = (*OWN, "finetune_imagetext", "captions_small", "emoji_imagetext")
+OWN = (*OWN, "naflex_folder", "finetune_imagetext", "captions_small", "emoji_imagetext")
 OWN = (*OWN, "referee_glyphs", "referee_imagenet")  # settings of several papers, side by side
 
 

@@ -17,7 +17,7 @@ from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, install
 from vit_jax.inference import image_text, images
-from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.inference.trained import Trained, of_one_size, read_weights
 from vit_jax.process import signals
 
 _CLOSING = 5  # seconds for answers that are under way
@@ -64,6 +64,7 @@ def _make_app(given: Serve, found: Trained, host: str, public: str) -> Any:
     """Return the ASGI app, its model compiled."""
     from vit_jax.demo import app, page
 
+    found = of_one_size(found)
     files = images.expand(given.examples, sys.stdin)
     examples = [page.read_example(found, file) for file in files]
     takes_words = not found.model.num_classes and image_text.has_texts(found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from vit_jax import data, errors, models, optim
 from vit_jax.checkpoints.config import check_ranking
-from vit_jax.config import reproducible
+from vit_jax.config import native, reproducible
 from vit_jax.config.tree import Config, check_micro_batches, guessed, metric_periods, plan
 from vit_jax.data.checks import check_pad
 from vit_jax.devices import sharding
@@ -186,6 +186,7 @@ RULES: tuple[Callable[[Config], None], ...] = (
     lambda cfg: data.check(cfg.data),
     pad_fits,
     channels_fit,
+    native.check,
     lambda cfg: cfg.optim.check(),
     width_has_rules,
     head_is_trained,
@@ -208,13 +209,14 @@ RULES: tuple[Callable[[Config], None], ...] = (
 def check_batch(cfg: Config, shards: int) -> None:
     """Raise UserError for a batch, or heads, that the mesh cannot split; `shards` of the batch."""
     reproducible.check(cfg, shards)
-    size, steps = cfg.data.batch_size, cfg.accum_steps
+    size, steps = cfg.data.pack or cfg.data.batch_size, cfg.accum_steps
+    field = "data.pack" if cfg.data.pack else "data.batch_size"
     micro = size // steps
     if micro % shards:
         near = max(round(size / (shards * steps)), 1) * shards * steps
         fewer = max(n for n in range(1, shards) if micro % n == 0)
         raise UserError(
-            f"data.batch_size={size} cannot be split over {shards} devices x accum_steps={steps}; "
+            f"{field}={size} cannot be split over {shards} devices x accum_steps={steps}; "
             f"the nearest that can is {near}, and this one can over {fewer}"
         )
     heads = getattr(cfg.model, "num_heads", ())

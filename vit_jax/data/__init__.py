@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
-from vit_jax.data.augment.mix import normalize, targets
+from vit_jax.data.augment.mix import normalize, normalize_rows, targets
 from vit_jax.data.checks import check, check_fixed, check_transform, check_units
 from vit_jax.data.config import (
     AS_SHOWN,
@@ -14,6 +14,7 @@ from vit_jax.data.config import (
     Reading,
     Resize,
     TransformConfig,
+    is_native,
     reading,
 )
 from vit_jax.data.sources.base import (
@@ -30,6 +31,7 @@ from vit_jax.data.sources.base import (
 from vit_jax.data.sources.captions import Captions, Tokenized
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, BatchIterator
+from vit_jax.data.stream.native import GRIDS, as_rows, batch_shapes, native_view
 from vit_jax.data.stream.pipeline import eval_batches, train_batches
 from vit_jax.data.stream.transform import View, evaluation_view, one_view
 from vit_jax.errors import UserError

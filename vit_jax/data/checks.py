@@ -14,6 +14,8 @@ from vit_jax.data.config import (
     Partner,
     TransformConfig,
     cover_size,
+    has_affine,
+    is_native,
     is_on,
     is_random,
 )
@@ -68,6 +70,15 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
         if value and key != "scale" and cfg.crop not in CROP_RANGES:
             why = f"{name}.crop={cfg.crop.value!r} draws no box; set () or the crop 'inception'"
             raise UserError(f"{name}.{key} is set, but {why} or 'random_resized'")
+    if bool(cfg.lengths) != is_native(cfg):
+        why = "is of transform.crop 'native' and 'native_random'; set both, such as 256, or neither"
+        raise UserError(f"{name}.lengths={cfg.lengths} {why}", field=f"{name}.lengths")
+    if cfg.crop is Crop.NATIVE and len(cfg.lengths) > 1:
+        why = "is several, and transform.crop='native' draws nothing; set one, or 'native_random'"
+        raise UserError(f"{name}.lengths={cfg.lengths} {why}", field=f"{name}.lengths")
+    if is_native(cfg) and has_affine(cfg):
+        what = "degrees, translate, scale and shear are of images of one size"
+        raise UserError(f"{name}: {what}; leave them, or set another {name}.crop")
     if cfg.pad and cfg.crop is not Crop.RANDOM:
         raise UserError(f"{name}.pad={cfg.pad} must be 0 unless {name}.crop is 'random'")
     try:
@@ -80,7 +91,7 @@ def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
     """Refuse for an evaluation what `check_transform` does, and what draws at random."""
     check_transform(cfg, name)
     if is_random(cfg):
-        fixed = "crop=center, squash_center, resize or none, flip=False, no affine fields"
+        fixed = "crop=center, squash_center, resize, native or none, flip=False, no affine fields"
         raise UserError(f"{name} draws at random; choose {fixed}, auto_augment='', color_jitter=0")
 
 

@@ -71,6 +71,11 @@ class Crop(enum.StrEnum):
     floor(size / crop_ratio) and cuts anywhere (BiT-HyperRule). INCEPTION draws a box as
     TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED as
     torchvision's RandomResizedCrop does (the PyTorch-born ones).
+
+    NATIVE and NATIVE_RANDOM keep each image's shape, for models of images of any size
+    (docs/naflex.md): the whole image, or a box drawn as RANDOM_RESIZED does, its aspect relative to
+    the image's, is resized to as many patches as `lengths` allow; several images to a row
+    (`data.pack`) keep their own size where that is smaller.
     """
 
     NONE = "none"
@@ -81,6 +86,8 @@ class Crop(enum.StrEnum):
     SQUASH_RANDOM = "squash_random"
     INCEPTION = "inception"
     RANDOM_RESIZED = "random_resized"
+    NATIVE = "native"
+    NATIVE_RANDOM = "native_random"
 
 
 # Each sampler's published ranges of (area, aspect): TensorFlow's op as big_vision calls it, and
@@ -88,7 +95,9 @@ class Crop(enum.StrEnum):
 CROP_RANGES = {
     Crop.INCEPTION: ((0.05, 1.0), (0.75, 1.33)),
     Crop.RANDOM_RESIZED: ((0.08, 1.0), (3 / 4, 4 / 3)),
+    Crop.NATIVE_RANDOM: ((0.08, 1.0), (0.8, 1.25)),  # timm's RandomResizedCropToSequence
 }
+NATIVE_CROPS = (Crop.NATIVE, Crop.NATIVE_RANDOM)
 _RANDOM_CROPS = (*CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
 
 
@@ -104,6 +113,8 @@ class TransformConfig:
         pad: RANDOM only: mirrored pixels at every edge.
         area: random crops only: range of the box's share of the image; () is the sampler's own.
         aspect: random crops only: range of width over height; () is the sampler's own.
+        lengths: native crops only: the most patches of an image; of several a step of training
+            draws one for all its images, an evaluation has one.
         resize: the interpolation.
         flip: mirror left to right, one image in two.
         degrees: rotate by an angle uniform in +-degrees. This and the next three are
@@ -125,6 +136,7 @@ class TransformConfig:
     pad: int = value(0, least=0, unit="pixels")
     area: tuple[float, ...] = value((), lengths=(0, 2), above=0, most=1)
     aspect: tuple[float, ...] = value((), lengths=(0, 2), above=0)
+    lengths: tuple[int, ...] = value((), least=1, unit="patches")
     resize: Resize = Resize.BILINEAR
     flip: bool = False
     degrees: float = value(0.0, least=0, most=180, unit="degrees")
@@ -185,6 +197,8 @@ class DataConfig:
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
         batch_size: examples per step, over all processes; 0 fits it to the number of images.
+        pack: rows of patches that hold all images of a batch, several to a row; 0 gives each image
+            a row of its own. Native crops only (docs/naflex.md).
         transform: what happens to each training image.
         background: what lies behind transparent pixels; "drop" shows the colours stored there.
         upright: turn images as their files say (EXIF); False leaves them as the sensor lay.
@@ -214,6 +228,7 @@ class DataConfig:
     data_dir: str = value("", free=True)
     train_split: str = "train"
     batch_size: int = value(128, least=0, note="0 fits it to the number of images", unit="examples")
+    pack: int = value(0, least=0, note="0 gives each image a row of its own", unit="rows")
     transform: TransformConfig = group(TransformConfig)
     background: Background = Background.WHITE
     upright: bool = True
@@ -235,6 +250,11 @@ class DataConfig:
 def reading(cfg: DataConfig) -> Reading:
     """Return the rules by which a run reads images, everywhere."""
     return Reading(cfg.background, cfg.upright)
+
+
+def is_native(cfg: TransformConfig) -> bool:
+    """Return whether images keep their shapes, and become rows of patches."""
+    return cfg.crop in NATIVE_CROPS
 
 
 def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:

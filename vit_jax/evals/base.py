@@ -50,6 +50,7 @@ class EvalContext:
     image_size: tuple[int, int]  # (H, W) the model takes
     channels: int  # of the images
     mesh: Mesh
+    patch: tuple[int, int] = (0, 0)  # of a model of native images, (rows, columns)
     loss: Loss | None = Loss.SOFTMAX  # that trains the logits; None without logits
     name: str = ""  # of the evaluation, for messages and pictures
     tokenizer: Any = None  # of an objective of images and texts
@@ -65,9 +66,10 @@ class EvalStream:
         self.batch_size = cfg.batch_size or context.data.batch_size
         self.name = context.name or self.source.name
         padded = math.ceil(len(self.source) / self.batch_size) * self.batch_size
-        pixels = math.prod(context.image_size) * context.channels
+        how = (context.image_size, context.channels, reading(context.data), context.patch)
+        views = one_view(cfg.transform, *how)
+        pixels = math.prod(views["image"].shape)
         num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
-        views = one_view(cfg.transform, context.image_size, context.channels, reading(context.data))
 
         def batches(batch_size: int) -> Pass:
             return data.eval_batches(

@@ -129,6 +129,7 @@ def make_evaluator(trained: Trained, target: EvalTarget, mesh: Mesh) -> Classify
         sources={"": target.source},
         image_size=trained.image_size,
         channels=trained.channels,
+        patch=models.native_patch(trained.model),
         mesh=mesh,
         loss=trained.loss,
     )
@@ -162,7 +163,7 @@ def check_sizes(trained: Trained, transform: data.TransformConfig, sizes: Sequen
         raise UserError(f"--sizes: {why}")
     if height != width:
         raise UserError(f"--sizes are of squares, and this model was trained at {height}x{width}")
-    if transform.crop is Crop.NONE:
+    if transform.crop is Crop.NONE or data.is_native(transform):
         raise UserError("--sizes needs --transform.crop=resize or center")
     for size in sizes:
         if not _takes(trained, size):
@@ -295,7 +296,14 @@ def at_sizes(
 def under_corruption(
     measuring: Measuring, variants: Sequence[corruptions.Variant]
 ) -> dict[str, Any]:
-    """Score the split under corruptions; returns their accuracy by name and severity."""
+    """Score the split under corruptions; returns their accuracy by name and severity.
+
+    Raises UserError: images of any size, whose corruptions are not defined.
+    """
+    if data.is_native(measuring.target.evaluation.transform):
+        raise UserError(
+            "corruptions are of images of one size; set --transform.crop=resize or center"
+        )
     total = len(measuring.target.source)
     watch = _watch(measuring.evaluation, "corrupted images", total, times=len(variants))
     found = corruptions.score(watch, measuring.predict, measuring.variables, variants)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax import models
-from vit_jax.data import normalize
+from vit_jax.data import GRIDS, normalize, normalize_rows
 from vit_jax.errors import UserError
 from vit_jax.evals import Predict
 from vit_jax.evals.probes.features import Encode
@@ -22,13 +22,14 @@ from vit_jax.models import ModelConfig, Output
 from vit_jax.models.intermediates import Layer, layer_outputs, output_and_layers
 from vit_jax.models.losses import Loss
 
-Image = UInt8[Array | np.ndarray, "B H W C"]
-Forward = Callable[[Any, Image], Output]
+Image = UInt8[Array | np.ndarray, "B H W C"] | UInt8[Array | np.ndarray, "B L V"]
+Forward = Callable[..., Output]  # (variables, images[, their grids])
 
 
 def make_apply(trained: Trained) -> Forward:
     """Return (variables, images) -> Output, normalisation included, in evaluation mode.
 
+    Rows of patches of images of any size have a third argument, their grids (docs/naflex.md).
     With `trained.tta` the logits are those of the mean probabilities over the copies of an image,
     and features and tokens those of the image itself.
     """
@@ -40,10 +41,13 @@ def make_apply(trained: Trained) -> Forward:
 def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> Forward:
     module = models.create(model)
 
-    def apply(variables: Any, image: Image) -> Output:
+    def apply(variables: Any, image: Image, grids: Array | None = None) -> Output:
         image = jnp.asarray(image)
         if image.dtype != jnp.uint8:
             raise UserError(f"images of {image.dtype}: a forward takes uint8 pixels")
+        if grids is not None:
+            rows = normalize_rows(image, model.channels, mean, std)
+            return cast(Output, module.apply(variables, rows, grids=grids))
         image = normalize(image, mean, std)
         return cast(Output, module.apply(variables, image))
 
@@ -52,7 +56,10 @@ def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) 
 
 @functools.lru_cache  # as `_apply`
 def _averaged(apply: Forward, tta: tuple[Tta, ...], loss: Loss) -> Forward:
-    def averaged(variables: Any, image: Image) -> Output:
+    def averaged(variables: Any, image: Image, grids: Array | None = None) -> Output:
+        if grids is not None:
+            raise UserError("tta moves and mirrors images of one size; set transform.crop=resize")
+
         def likely(copy: Array) -> Array:
             return probabilities(apply(variables, copy).logits.astype(jnp.float32), loss)
 
@@ -115,6 +122,8 @@ def _encode(
     model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...], layers: Layers
 ) -> Encode:
     def encode(variables: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        if GRIDS in batch:
+            raise UserError("layers are read of images of one size; set transform.crop=resize")
         image = normalize(batch["image"], mean, std)
         numbers = layers.numbers
         output, found = output_and_layers(model, variables, image, numbers, norm=layers.norm)
@@ -131,9 +140,14 @@ def _pooled(model: ModelConfig, layer: Layer) -> Float[Array, "B D"]:
     return layer.tokens.mean(axis=1, dtype=jnp.float32)
 
 
+def of_batch(apply: Forward, variables: Any, batch: Mapping[str, jax.Array]) -> Output:
+    """Return what a network returns of the images of a batch, of one size or of any."""
+    return apply(variables, batch["image"], *[batch[name] for name in (GRIDS,) if name in batch])
+
+
 @functools.lru_cache  # as `_apply`
 def _predict(apply: Forward, output: str) -> Predict:
-    return lambda variables, batch: getattr(apply(variables, batch["image"]), output)
+    return lambda variables, batch: getattr(of_batch(apply, variables, batch), output)
 
 
 def output_name(trained: Trained) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float32
 
-from vit_jax import evals
+from vit_jax import evals, models
 from vit_jax.data import DataConfig, Source
 from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
@@ -19,7 +19,7 @@ from vit_jax.evals.calibration import wilson
 from vit_jax.evals.passes import watched
 from vit_jax.evals.probes.features import encode_all
 from vit_jax.inference import pairs
-from vit_jax.inference.forward import make_apply
+from vit_jax.inference.forward import make_apply, of_batch
 from vit_jax.inference.pairs import Pair
 from vit_jax.inference.trained import Trained, changes, read_weights
 from vit_jax.inference.views import check_channels, file_batches
@@ -81,7 +81,7 @@ def predictors(trained: Trained, pair: Pair) -> Predictors:
     apply, towers = make_apply(trained), pair.towers
 
     def images(variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        features = apply(variables, batch["image"]).features
+        features = of_batch(apply, variables, batch).features
         return two_towers.embed_image(towers, variables["params"], features)
 
     def texts(variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
@@ -182,6 +182,7 @@ def measure(
         data=reading,
         sources={"": source},
         image_size=trained.image_size,
+        patch=models.native_patch(trained.model),
         channels=trained.channels,
         mesh=mesh,
         loss=None,

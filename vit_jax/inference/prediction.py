@@ -4,7 +4,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Float32, Int32, UInt8
+from jaxtyping import Array, Float32, Int32
 
 from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import ahead
-from vit_jax.inference.forward import Forward, make_apply, probabilities
+from vit_jax.inference.forward import Forward, make_apply, of_batch, probabilities
 from vit_jax.inference.trained import Trained
 from vit_jax.inference.units import as_numpy
-from vit_jax.inference.views import Source, check_channels, is_one, read_view
+from vit_jax.inference.views import Source, as_batch, check_channels, is_one, read_view
 from vit_jax.models.losses import Loss
 
 # Batches that are decoded before they are wanted, and those on the device before one is waited for.
@@ -102,13 +102,10 @@ def stream(
         return sources, [pool.submit(read, source) for source in sources]
 
     def compute(decoding: _Decoding) -> tuple[_Decoding, Any]:
-        batch = np.zeros((size, *trained.image_size, trained.channels), np.uint8)
-        for row, view in enumerate(decoding[1]):
-            pixels = view.result()
-            if not isinstance(pixels, str):
-                batch[row] = pixels
-        image = jax.device_put(batch, sharding.batch_sharding(mesh))
-        return decoding, _rank(variables, image, apply=apply, loss=trained.loss, top=top)
+        views = {row: view.result() for row, view in enumerate(decoding[1])}
+        seen = {row: view for row, view in views.items() if not isinstance(view, str)}
+        batch = jax.device_put(as_batch(trained, seen, size), sharding.batch_sharding(mesh))
+        return decoding, _rank(variables, batch, apply=apply, loss=trained.loss, top=top)
 
     try:
         decoded = ahead(range(0, len(images), size), decode, _DECODED)
@@ -134,9 +131,9 @@ def _answer(
 # One function for all calls: another call with the same model does not compile again.
 @functools.partial(jax.jit, static_argnames=("apply", "loss", "top"))
 def _rank(
-    variables: Any, image: UInt8[Array, "B H W C"], *, apply: Forward, loss: Loss, top: int
+    variables: Any, batch: Mapping[str, Array], *, apply: Forward, loss: Loss, top: int
 ) -> tuple[Int32[Array, "B top"], Float32[Array, "B top"]]:
-    logits = apply(variables, image).logits.astype(jnp.float32)
+    logits = of_batch(apply, variables, batch).logits.astype(jnp.float32)
     # By logits, of which fewer are equal; ties go to the lower class id, as in evaluation.
     ids = jax.lax.top_k(logits, top)[1]
     return ids, jnp.take_along_axis(probabilities(logits, loss), ids, axis=-1)

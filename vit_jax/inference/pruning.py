@@ -96,9 +96,8 @@ def scores(
         return pruning.taylor(loss, params, gates, batch)
 
     shape = models.input_shape(trained.model)
-    batches = watched(
-        split_batches(sample, trained.transform, shape, trained.reading), count, source.name
-    )
+    how = (trained.transform, shape, trained.reading, models.native_patch(trained.model))
+    batches = watched(split_batches(sample, *how), count, source.name)
     total: dict[str, np.ndarray] = {}
     with contextlib.closing(batches(min(batch_size, count))) as stream:
         for batch in stream:

@@ -218,6 +218,17 @@ def title(trained: Trained) -> str:
     return f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}"
 
 
+def of_one_size(trained: Trained) -> Trained:
+    """Return a model whose images are all brought to one size, for what has no rows of patches.
+
+    The others than those that keep their shapes (docs/naflex.md) are as they were.
+    """
+    if not data.is_native(trained.transform):
+        return trained
+    plain = TransformConfig(crop=Crop.RESIZE, resize=trained.transform.resize)
+    return dataclasses.replace(trained, transform=plain)
+
+
 def _of_file(ref: str, model: ModelConfig) -> Trained:
     published = preprocessing(ref, model)
     names = () if networks.is_repository(ref) else networks.class_names(ref)
@@ -364,6 +375,8 @@ def describe_input(trained: Trained) -> str:
         crop += f" {transform.crop_ratio:.4g}"
     if transform.crop is Crop.CENTER:
         crop += f" ({transform.crop_rule.value})"
+    if transform.lengths:
+        crop += f", at most {transform.lengths[0]} patches"
     mean, std = (",".join(f"{x:.6g}" for x in values) for values in (trained.mean, trained.std))
     used = {key: getattr(trained, key) for key in ("mean", "std", "transform")}
     changed = [key for key, value in used.items() if value != getattr(published, key)]

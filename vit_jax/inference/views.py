@@ -4,7 +4,7 @@
 import concurrent.futures
 import functools
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax.data import evaluation_view
+from vit_jax import models
+from vit_jax.data import as_rows, evaluation_view, is_native, native_view
 from vit_jax.data.images.header import MAX_BYTES
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import ahead
@@ -39,9 +40,41 @@ def read_view(trained: Trained, source: Source) -> np.ndarray | str:
     except UserError as error:
         return str(error)
     try:
+        if is_native(trained.transform):
+            return native_view(image, trained.transform, native_patch(trained))
         return evaluation_view(image, trained.transform, trained.image_size)
     except UserError as error:
         return f"{name}: {error}"
+
+
+def native_patch(trained: Trained) -> tuple[int, int]:
+    """Return the (rows, columns) of a patch of a model of images of any size.
+
+    Raises UserError: a model of images of one size.
+    """
+    patch = models.native_patch(trained.model)
+    if not all(patch):
+        raise UserError(
+            f"transform.crop={trained.transform.crop} gives images of any shape, which this model "
+            "does not take; choose resize or center"
+        )
+    return patch
+
+
+def as_batch(
+    trained: Trained, views: Mapping[int, np.ndarray], count: int
+) -> dict[str, np.ndarray]:
+    """Put what the model sees of images, by their rows, into a batch of `count`; others are zero.
+
+    Returns "image" [count, H, W, C] uint8; of images of any size rows of patches and their grids.
+    """
+    if is_native(trained.transform):
+        length = trained.transform.lengths[0]
+        return as_rows(views, count, length, native_patch(trained), trained.channels)
+    image = np.zeros((count, *trained.image_size, trained.channels), np.uint8)
+    for row, view in views.items():
+        image[row] = view
+    return {"image": image}
 
 
 def is_one(images: Any) -> bool:
@@ -110,15 +143,14 @@ def file_batches(
 
     try:
         for views in ahead(range(0, len(files), size), decode, _AHEAD):
-            image = np.zeros((size, *trained.image_size, trained.channels), np.uint8)
-            mask = np.zeros(size, np.float32)
+            mask, seen = np.zeros(size, np.float32), {}
             for row, (file, decoding) in enumerate(views):
                 found = decoding.result()
                 if isinstance(found, str):
                     errors.append(found)
                 else:
-                    image[row], mask[row] = found, 1
+                    seen[row], mask[row] = found, 1
                     names.append(file)
-            yield {"image": image, "mask": mask}
+            yield {**as_batch(trained, seen, size), "mask": mask}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -178,6 +178,11 @@ def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:
     return (*pair(cfg.image_size, "image_size"), cfg.channels)
 
 
+def native_patch(cfg: ModelConfig) -> tuple[int, int]:
+    """Return the (rows, columns) of a patch, of a model of images of any size; (0, 0) of others."""
+    return pair(getattr(cfg, "patch", ()), "patch") if getattr(cfg, "native", False) else (0, 0)
+
+
 def patch_grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]:
     """Return the (rows, columns) of tokens that a model makes of an image, in its first stage.
 

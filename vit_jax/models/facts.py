@@ -25,6 +25,10 @@ Rename = tuple[str, str | Callable[[re.Match[str]], str]]
 
 HALF: tuple[Channels, Channels] = ((0.5,), (0.5,))
 IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: tuple[Channels, Channels] = (
+    (0.48145466, 0.4578275, 0.40821073),
+    (0.26862954, 0.26130258, 0.27577711),
+)
 
 
 class Images(NamedTuple):

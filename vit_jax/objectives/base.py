@@ -14,9 +14,10 @@ from jaxtyping import Array, Float
 
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
-from vit_jax.data import DataConfig, Source, View, one_view, reading
+from vit_jax.data import GRIDS, DataConfig, Source, View, is_native, one_view, reading
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
+from vit_jax.objectives import native
 from vit_jax.settings.durations import Clock
 from vit_jax.trees import PyTree
 from vit_jax.weights.config import Base
@@ -179,7 +180,8 @@ class Objective:
     def views(self) -> Mapping[str, View]:
         """The images of a batch, by the name of their array."""
         height, width, channels = models.input_shape(self.model)
-        return one_view(self.data.transform, (height, width), channels, reading(self.data))
+        patch, rules = models.native_patch(self.model), reading(self.data)
+        return one_view(self.data.transform, (height, width), channels, rules, patch)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -270,6 +272,8 @@ class Objective:
         """
         # A stack that is a loop counts the same, and is traced in the time of one block.
         module = models.create(models.looped(self.model))
+        if is_native(self.data.transform):
+            return native.flops(module, self, variables)
         apply = functools.partial(module.apply, train=False)
         image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
         hidden = models.hidden_in_training(self.model)
@@ -292,8 +296,11 @@ class Objective:
 
     def encode(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> models.Output:
         """Run the encoder on the images of a batch from the data, in evaluation mode."""
-        image = data.normalize(batch["image"], self.data.mean, self.data.std)
-        return cast(models.Output, self.module.apply(variables, image, train=False))
+        if GRIDS in batch:
+            image, given = native.image(batch, self.model, self.data), {GRIDS: batch[GRIDS]}
+        else:
+            image, given = data.normalize(batch["image"], self.data.mean, self.data.std), {}
+        return cast(models.Output, self.module.apply(variables, image, train=False, **given))
 
     def _features(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
         return self.encode(variables, batch).features
@@ -313,7 +320,8 @@ class Objective:
     ) -> tuple[models.Output, PyTree]:
         """Run the encoder on normalised images; returns its output and the new model state.
 
-        `hidden` are the `source` or `kept` of a family that hides patches.
+        `hidden` are the `source` or `kept` of a family that hides patches, or the `grids` of native
+        images.
         """
         variables = {"params": params, **model_state}
         given = {"train": train, "rngs": {"dropout": rng}, **hidden}

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
-from vit_jax.data import DataConfig
+from vit_jax.data import GRIDS, DataConfig
 from vit_jax.data.augment import mix
 from vit_jax.data.augment.mix import erase
 from vit_jax.data.config import is_on
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.losses import Loss, example_loss
+from vit_jax.objectives import native
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
 from vit_jax.settings.fields import value
 
@@ -83,26 +84,49 @@ class Supervised(Objective):
         The batch's other arrays pass through.
         """
         data = self.data
+        if GRIDS in batch:
+            own = native.prepare(batch, rng, self.model, data, self.cfg.label_smoothing)
+            return self._binarized(own)
         image = mix.normalize(batch["image"], data.mean, data.std)
         if data.erasing_prob > 0:
             # Far from the keys that mixing splits off.
             image = erase(jax.random.fold_in(rng, 2**16), image, data.erasing_prob)
         targets = mix.targets(batch["label"], self.model.num_classes, self.cfg.label_smoothing)
         image, targets = mix.mix(rng, image, targets, data.mix)
-        if self.cfg.binarize:
-            targets = (targets > 0).astype(targets.dtype)
         rest = {key: value for key, value in batch.items() if key not in ("image", "label")}
-        return {**rest, "image": image, "targets": targets}
+        return self._binarized({**rest, "image": image, "targets": targets})
+
+    def _binarized(self, batch: Batch) -> Batch:
+        if not self.cfg.binarize:
+            return batch
+        return {**batch, "targets": (batch["targets"] > 0).astype(batch["targets"].dtype)}
 
     def loss(
         self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
     ) -> tuple[Float[Array, ""], Aux]:
         """Return the mean loss, with top-1 against the largest target as a metric."""
         train = self.cfg.train_mode
+        if GRIDS in batch:
+            return self._native_loss(params, ctx, batch, rng)
         out, model_state = self.apply(params, ctx.model_state, batch["image"], rng, train=train)
         loss = example_loss(out.logits, batch["targets"], self.cfg.loss).mean()
         metrics = {"loss": loss, "top1": top1(out.logits, batch["targets"])}
         return loss, Aux(metrics, model_state, ctx.objective)
+
+    def _native_loss(
+        self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
+    ) -> tuple[Float[Array, ""], Aux]:
+        """Return the mean over the images of rows that hold one each, or several."""
+        grids, state = batch[GRIDS], ctx.model_state
+        given = {"train": self.cfg.train_mode, GRIDS: grids}
+        out, state = self.apply(params, state, batch["image"], rng, **given)
+        logits, targets = (x.reshape(-1, x.shape[-1]) for x in (out.logits, batch["targets"]))
+        losses = example_loss(logits, targets, self.cfg.loss)
+        loss = native.mean_over_images(losses, grids, self.data)
+        top1 = native.mean_over_images(hits(logits, targets), grids, self.data)
+        return loss, Aux(
+            {"loss": loss, "top1": top1, "fill": native.fill(batch)}, state, ctx.objective
+        )
 
     def example_losses(self, variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         """Return the loss [B] of each example against its label, without smoothing."""
@@ -112,9 +136,14 @@ class Supervised(Objective):
 
 
 def top1(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, ""]:
-    """Return how often the first guess is the largest target.
+    """Return how often the first guess is the largest target."""
+    return hits(logits, targets).mean(dtype=jnp.float32)
+
+
+def hits(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, " B"]:
+    """Return 1 where the first guess is the largest target, else 0.
 
     Among equal targets any counts, as in evaluation.
     """
     hit = jnp.take_along_axis(targets, logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
-    return (hit >= targets.max(axis=-1)).mean(dtype=jnp.float32)
+    return (hit >= targets.max(axis=-1)).astype(jnp.float32)

@@ -47,7 +47,8 @@ def device_batches(
     """
     if unreadable is None:
         unreadable = Unreadable(cfg.max_broken, source.example_id)
-    own = sharding.batch_rows(mesh, cfg.batch_size)  # the rows of the batch that are read here
+    size = cfg.pack or cfg.batch_size
+    own = sharding.batch_rows(mesh, size)  # the rows of the batch that are read here
     batches = data.train_batches(
         source,
         cfg,
@@ -57,11 +58,11 @@ def device_batches(
         start_step=start,
         rows=own,
     )
-    names = (*objective.views, *objective.fields)
+    names = (*objective.views, data.GRIDS, *objective.fields)
     with contextlib.closing(batches):
         for step, batch in enumerate(batches, start):
             unreadable.add(batch)
-            arrays = {name: batch[name] for name in names}
+            arrays = {name: batch[name] for name in names if name in batch}
             if rows is not None:
                 arrays |= rows(step * cfg.batch_size + own)
-            yield sharding.global_batch(arrays, mesh, batch_size=cfg.batch_size)
+            yield sharding.global_batch(arrays, mesh, batch_size=size)

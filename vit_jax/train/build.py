@@ -280,8 +280,9 @@ def evaluators(
     """Build the evaluator of each of `cfg.evals` on its splits; `tick` is called after a batch."""
     height, width, channels = models.input_shape(cfg.model)
     views = functools.partial(evals.EvalContext, image_size=(height, width), channels=channels)
+    patch = models.native_patch(cfg.model)
     context = functools.partial(
-        views, data=cfg.data, mesh=mesh, loss=cfg.objective.head_loss, tick=tick
+        views, patch=patch, data=cfg.data, mesh=mesh, loss=cfg.objective.head_loss, tick=tick
     )
     found = {}
     for name, splits in sources.items():

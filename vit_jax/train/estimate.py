@@ -30,6 +30,10 @@ def abstract_batch(
     tokens = {} if objective.pair is None else token_spec(objective.pair.text.context)
     of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), **tokens}
     spec = of_none if source is None else source.spec
+    if data.is_native(cfg.data.transform):
+        fields = {name: spec[name] for name in objective.fields}
+        shapes = data.batch_shapes(cfg.data, objective.views, fields)
+        return {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
     of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
     of_one |= {name: spec[name] for name in objective.fields}
     of_one |= objective.rows

@@ -147,7 +147,7 @@ def train(
     patience, mesh = cfg.checkpoint.patience, run.opened.mesh
     state, step, tally = position.state, position.step, position.tally
     metrics = position.metrics
-    steps, traced = build_lib.compile_steps(run.opened.parts, mesh), set[int]()
+    steps, traced = build_lib.compile_steps(run.opened.parts, mesh), set[object]()
     profiler = Profiler(window, run.opened.path, wait=buffer.wait, log=run.progress.message)
     with contextlib.closing(stream) as batches, contextlib.closing(profiler), run.keeping_saves():
         while step < plan.total_steps and not tally.ends(patience):
@@ -155,10 +155,11 @@ def train(
                 with goodput.spent(Phase.DATA):
                     batch = next(batches)
                 which = patch_sizes.drawn(cfg.model, cfg.seed, step)
+                program = which, *(x.shape for x in batch.values())  # native images have several
                 # The first call of each traces and compiles before it returns; no other does.
-                with goodput.spent(Phase.STEP if which in traced else Phase.COMPILE):
+                with goodput.spent(Phase.STEP if program in traced else Phase.COMPILE):
                     state, values = steps[which](state, run.frozen, batch)
-                traced.add(which)
+                traced.add(program)
                 step += 1
                 # Waits for step - 2, so that the host runs no further ahead; raises NonFinite.
                 with goodput.spent(Phase.STEP):

@@ -64,6 +64,11 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
     Raises UserError: no such file or dataset, a broken image, or one that the transform refuses; a
     folder that cannot be made.
     """
+    if data.is_native(cfg.data.transform):
+        raise UserError(
+            "sheets of augmentation show images of one size; to see the rest of it set "
+            "data.transform.crop=random_resized and lengths=()"
+        )
     if files:
         source = examples = _read_files(files)
     else:

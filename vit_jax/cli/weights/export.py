@@ -13,7 +13,7 @@ from vit_jax.export import hub
 from vit_jax.export import model as lib
 from vit_jax.export.model import Format
 from vit_jax.export.quantize import WeightDType
-from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.inference.trained import Trained, of_one_size, read_weights
 from vit_jax.process import startup, waiting
 from vit_jax.storage import files
 
@@ -55,7 +55,7 @@ class Export(ModelOptions):
 def export(given: Export, found: Trained) -> None:
     """Write the folder, and push it with --push."""
     startup.stay_on_cpu()  # what is written is the same from anywhere
-    folder, form = given.to, given.format
+    folder, form, found = given.to, given.format, of_one_size(found)
     assert folder is not None
     assert form is not None
     if given.public and not given.push:

@@ -38,6 +38,17 @@ def normalize(
     return ((images.astype(jnp.float32) / 255 - shift) / scale).astype(dtype)
 
 
+def normalize_rows(
+    rows: UInt8[Array, "B L V"],
+    channels: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Float[Array, "B L V"]:
+    """Do what `normalize` does to rows of patches, the channel fastest."""
+    pixels = rows.reshape(*rows.shape[:2], -1, channels)
+    return normalize(pixels, mean, std).reshape(rows.shape)
+
+
 def targets(
     labels: Num[Array, " B"] | Num[Array, "B K"], num_classes: int, label_smoothing: float = 0.0
 ) -> Float32[Array, "B K"]:
@@ -61,7 +72,7 @@ def mix(
     """
     if not is_on(cfg):
         return images, rows
-    weight, share = _weights(rng, images.shape, cfg)
+    weight, share = weights(rng, images.shape, cfg)
 
     def blend(x: Array, own: Array) -> Array:
         whole = x.astype(jnp.float32)
@@ -72,7 +83,7 @@ def mix(
     return blend(images, weight), blend(rows, share[:, None])
 
 
-def _weights(
+def weights(
     rng: Key[Array, ""], shape: tuple[int, ...], cfg: MixConfig
 ) -> tuple[Float[Array, "n h w 1"], Float[Array, " n"]]:
     """Draw the weights of an image's own pixels (h = w = 1: of all) and its share; n is 1 or B."""

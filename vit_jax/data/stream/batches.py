@@ -32,7 +32,7 @@ from vit_jax.data.order import ClassBalance, stream_indices
 from vit_jax.data.sources.base import Example, Source, is_remote
 from vit_jax.data.sources.captions import Tokenized, drawn
 from vit_jax.data.sources.partition import full_name
-from vit_jax.data.stream.transform import Loaded, Pixels, Transform, View, draws
+from vit_jax.data.stream.transform import Draw, Loaded, Pixels, View, draws
 from vit_jax.errors import DataError, UserError
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
@@ -227,10 +227,13 @@ class Decoded(NamedTuple):
 
 
 class PixelCache(dict[int, Decoded]):
-    """Decoded examples by index, kept only if a whole dataset of such examples fits."""
+    """Decoded examples by index, kept only if a whole dataset of such examples fits.
+
+    `transforms` are a `Transform` each, or what `load` and `view` as one.
+    """
 
     def __init__(
-        self, num_examples: int, transforms: Sequence[Transform], max_bytes: int = MAX_CACHED_BYTES
+        self, num_examples: int, transforms: Sequence[Any], max_bytes: int = MAX_CACHED_BYTES
     ) -> None:
         self._num_examples, self._max_bytes = num_examples, max_bytes
         self._transforms = transforms
@@ -293,7 +296,7 @@ class Batches:
     fill: tuple[int, ...] = (128,)
 
     def __post_init__(self) -> None:
-        self._draws = draws(self.views, exact=self.seed is None, fill=self.fill)
+        self._draws = self._all_draws()
         # The draws of one view share a transform and its decoded image.
         transforms = list(dict.fromkeys(draw.transform for draw in self._draws))
         self._stage = [transforms.index(draw.transform) for draw in self._draws]
@@ -310,9 +313,12 @@ class Batches:
         self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._closed = False
 
+    def _all_draws(self) -> list[Draw]:
+        return draws(self.views, exact=self.seed is None, fill=self.fill)
+
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return functools.partial(Batches, **settings), ()
+        return functools.partial(type(self), **settings), ()
 
     def __len__(self) -> int:
         return self.length
@@ -326,6 +332,11 @@ class Batches:
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
             "index": stream_indices(positions, *order),
         }
+        return self._filled(batch, positions)
+
+    def _filled(self, batch: Batch, positions: np.ndarray) -> Batch:
+        """Fill the arrays of a batch, a row for each position of the stream."""
+        count = len(positions)
         if self.seed is None:
             batch["mask"] = (batch["index"] >= 0).astype(np.float32)
         else:
@@ -355,8 +366,7 @@ class Batches:
         captions: dict[int, tuple[str, ...]] = {}
         for row, example, varies in zip(rows, examples, variations, strict=True):
             if example < 0:
-                for key in self.views:
-                    batch[key][row] = 0
+                self._blank(batch, row)
                 continue
             try:
                 captions[row] = self._put(batch, row, example, varies, reads)
@@ -391,8 +401,7 @@ class Batches:
             for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
                 image = found.images[stage]
                 image = vary(image if found.viewed else draw.transform.view(image))
-                where = row if draw.index is None else (row, draw.index)
-                batch[draw.array][where] = image
+                self._write(batch, draw, row, image)
             for key in self._kept:
                 batch[key][row] = found.fields[key]
             return found.fields.get("captions", ())
@@ -401,6 +410,13 @@ class Batches:
         except (ValueError, OSError, cv2.error) as error:
             name, why = self.source.example_id(example), _reason(error)
             raise DataError(f"{name}: not a readable image ({why})") from error
+
+    def _write(self, batch: Batch, draw: Draw, row: int, image: Pixels) -> None:
+        batch[draw.array][row if draw.index is None else (row, draw.index)] = image
+
+    def _blank(self, batch: Batch, row: int) -> None:
+        for key in self.views:
+            batch[key][row] = 0
 
     def _load(self, example: int, reads: _Reads) -> Decoded:
         found = reads[example].result() if example in reads else self._read(example)

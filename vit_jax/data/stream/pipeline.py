@@ -6,6 +6,7 @@ whatever is drawn at random for it depends on the seed and that number alone. So
 step and nothing else, and the batches are the same for any number of threads, workers and hosts.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,10 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.checks import check_fixed
-from vit_jax.data.config import DataConfig, mean_color
+from vit_jax.data.config import DataConfig, is_native, mean_color
 from vit_jax.data.sources.base import Source, balance_of
 from vit_jax.data.stream.batches import Batches, BatchIterator, choose
+from vit_jax.data.stream.native import NativeBatches
 from vit_jax.data.stream.transform import View
 
 
@@ -45,13 +47,14 @@ def train_batches(
         Batches: each view, uint8 (b, H, W, C) or (b, count, H, W, C); each field, as label int32
         (b,) or multi-hot uint8 (b, K); index int32 (b,), the example's number in the source; broken
         int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
-        bytes, the error of that one; b is the number of `rows`.
+        bytes, the error of that one; b is the number of `rows`. Native images are as
+        `NativeBatches` has them; `rows` are then of `cfg.pack`, where it is set.
 
     Raises RemoteError: a bucket cannot be read; UserError: `cfg.balance` of images with several
     labels each, or without; while iterating, DataError, at the batch that it is in: an example that
     cannot be used; with `cfg.max_broken`, more than so many in a row.
     """
-    rows = np.arange(cfg.batch_size) if rows is None else rows
+    rows = np.arange(cfg.pack or cfg.batch_size) if rows is None else rows
     loading = choose(
         source,
         views,
@@ -60,7 +63,8 @@ def train_batches(
         num_workers=cfg.num_workers,
         prefetch=cfg.prefetch,
     )
-    batches = Batches(
+    kind = functools.partial(NativeBatches, pack=cfg.pack) if _are_native(views) else Batches
+    batches = kind(
         source=source,
         views=views,
         fields=fields,
@@ -112,7 +116,7 @@ def eval_batches(
         num_workers=num_workers,
         prefetch=prefetch,
     )
-    batches = Batches(
+    batches = (NativeBatches if _are_native(views) else Batches)(
         source=source,
         views=views,
         fields=fields,
@@ -124,3 +128,7 @@ def eval_batches(
         seed=None,
     )
     return BatchIterator(batches, loading)
+
+
+def _are_native(views: Mapping[str, View]) -> bool:
+    return any(is_native(view.transform) for view in views.values())

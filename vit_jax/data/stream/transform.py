@@ -22,6 +22,7 @@ from vit_jax.data.config import (
     cover_size,
     crop_ranges,
     has_affine,
+    is_native,
 )
 from vit_jax.data.images import ops
 from vit_jax.data.images.decode import decode
@@ -236,10 +237,21 @@ class View:
     reading: Reading = AS_SHOWN
     count: int = 1  # how many times the transform draws
     like: str = ""
+    patch: tuple[int, int] = (0, 0)  # of a model of native images (docs/naflex.md)
+
+    def __post_init__(self) -> None:
+        if is_native(self.transform) and not all(self.patch):
+            raise UserError(
+                f"transform.crop={self.transform.crop} gives images of any shape, which this model "
+                "does not take; set model.native=True, or the crop 'resize' or 'center'",
+                field="transform.crop",
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example's images."""
+        """The shape of one example's images; of native ones that of the longest row of patches."""
+        if is_native(self.transform):
+            return (max(self.transform.lengths), math.prod(self.patch) * self.channels)
         several = () if self.count == 1 else (self.count,)
         return (*several, *self.size, self.channels)
 
@@ -249,9 +261,14 @@ def one_view(
     size: tuple[int, int],
     channels: int,
     reading: Reading = AS_SHOWN,
+    patch: tuple[int, int] = (0, 0),
 ) -> dict[str, View]:
-    """Return the views of a batch that holds each image once, as "image"."""
-    return {"image": View(transform=transform, size=size, channels=channels, reading=reading)}
+    """Return the views of a batch that holds each image once, as "image".
+
+    Raises UserError: a native crop for a model that has no `patch` of native images.
+    """
+    how = {"transform": transform, "size": size, "channels": channels, "reading": reading}
+    return {"image": View(**how, patch=patch)}
 
 
 class Draw(NamedTuple):
@@ -260,7 +277,7 @@ class Draw(NamedTuple):
     array: str  # name of the view
     index: int | None  # which of the view's images; None where it has one
     number: int  # of this draw among all of an example's; 0 is the first
-    transform: Transform
+    transform: Any  # a `Transform`, or of native images their own
 
 
 def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (128,)) -> list[Draw]:

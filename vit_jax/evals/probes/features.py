@@ -118,9 +118,13 @@ def split_batches(
     transform: data.TransformConfig,
     shape: tuple[int, int, int],
     reading: data.Reading,
+    patch: tuple[int, int] = (0, 0),
 ) -> Start:
-    """Return what starts a pass over a split, for images of (H, W, C)."""
-    views = data.one_view(transform, shape[:2], shape[2], reading)
+    """Return what starts a pass over a split, for images of (H, W, C).
+
+    `patch` is of a model of images of any size.
+    """
+    views = data.one_view(transform, shape[:2], shape[2], reading, patch)
     return lambda size: data.eval_batches(source, views, batch_size=size)
 
 

@@ -71,6 +71,11 @@ def validate(cfg: HybridConfig) -> None:
             "model.base_patch, base_grid and drawn_patches are a plain ViT's",
             field="model.base_patch",
         )
+    if cfg.native:
+        raise UserError(
+            "model.native is a plain ViT's: a hybrid's ResNet sees images of one size",
+            field="model.native",
+        )
     odd = resnet.ungrouped(*_widths(cfg), cfg.num_groups)
     if odd:
         raise UserError(

@@ -12,9 +12,17 @@ from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.local import check_local
 from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.native import check_native
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import FIXED, PosEmbed, PosEmbedAt, check_positions, placed
+from vit_jax.models.layers.posemb import (
+    FIXED,
+    PosEmbed,
+    PosEmbedAt,
+    PosResize,
+    check_positions,
+    placed,
+)
 from vit_jax.models.layers.rope import Rope, RopeOrder, check_rope
 from vit_jax.models.layers.token_merging import check_merging
 from vit_jax.models.mup import check_mup
@@ -29,7 +37,8 @@ class ViTConfig(ModelConfig):
         patch: (rows, columns) of a patch in pixels; (P,) means square.
         base_patch: size of the patch kernel that is trained, from which one for `patch` is made
             inside the forward pass (FlexiViT, arXiv:2212.08013, layers.resample); () for `patch`.
-        base_grid: (rows, columns) of the learned positions that go with it, resized alike.
+        base_grid: (rows, columns) of the learned positions that go with it, resized alike; of a
+            `native` model its own, () for those of `image_size`.
         drawn_patches: sides of square patches from which every training step draws its own, by the
             seed and the step; what evaluates the model takes `patch`. () for `patch` throughout.
         dim, depth, num_heads, mlp_dim: D, L, h, F.
@@ -50,6 +59,12 @@ class ViTConfig(ModelConfig):
         pos_embed_prefix: the learned table also covers the tokens before the patches.
         dynamic_image_size: take images of any size that the patch divides, and resample the
             learned table, made for `image_size`, inside the forward pass (bicubic, antialiased).
+        native: images keep their sizes: the model takes rows of patches with the (rows, columns) of
+            each image, padded or several to a row, or images of any size (docs/naflex.md).
+        pos_embed_resize: with `native`, how the table is brought to the grid of each image.
+        pos_embed_square: with `native`, bring it to a square of the grid's longer side and cut,
+            which keeps its proportions (timm's ar_preserving).
+        final_norm: normalise the tokens after the last block; RADIO, which is `native`, does not.
         pre_logits_dim: width of a Dense + tanh before the head; 0 for none.
         head_norm: normalise the head's input by BatchNorm without scale and bias: MAE's linear
             probe (arXiv:2111.06377 appendix A.1).
@@ -113,6 +128,10 @@ class ViTConfig(ModelConfig):
     pos_embed_at: PosEmbedAt = PosEmbedAt.STEM
     pos_embed_prefix: bool = True
     dynamic_image_size: bool = False
+    native: bool = False
+    pos_embed_resize: PosResize = PosResize.CUBIC
+    pos_embed_square: bool = False
+    final_norm: bool = True
     pre_logits_dim: int = value(0, least=0)
     head_norm: bool = False
     pre_norm: bool = False
@@ -159,8 +178,9 @@ def num_prefix(cfg: ViTConfig) -> int:
 def validate(cfg: ViTConfig) -> None:
     """Refuse fields that do not go together, in one line that names them."""
     check_transformer(cfg, base.patch_grid(cfg))
+    check_native(cfg)
     needs_grid = bool(cfg.base_patch) and cfg.pos_embed not in (*FIXED, PosEmbed.NONE)
-    if bool(cfg.base_grid) != needs_grid:
+    if not cfg.native and bool(cfg.base_grid) != needs_grid:
         what = "model.base_grid is of the learned positions that go with model.base_patch"
         raise UserError(f"{what}; set both, such as 7 and 32, or neither")
     if cfg.drawn_patches and not cfg.base_patch:

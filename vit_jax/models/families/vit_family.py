@@ -12,13 +12,15 @@ RMSNorm, of the patches too, SwiGLU, and no bias but those of the patches.
 from typing import Any
 
 from vit_jax.models import base, facts
+from vit_jax.models.families.native import NativeViT
 from vit_jax.models.families.vit import ViT
 from vit_jax.models.families.vit_config import ViTConfig, num_prefix, validate
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.native import table_grid
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.posemb import PosEmbed, PosResize
 from vit_jax.models.layers.rope import Rope
 
 
@@ -41,12 +43,14 @@ def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
 
 
 def _images(cfg: ViTConfig) -> facts.Images:
+    if cfg.native:
+        clip = cfg.pos_embed_resize in (PosResize.PLAIN, PosResize.CORNERS)  # RADIO
+        return facts.Images(facts.CLIP if clip else facts.HALF, 1.0)
     if cfg.pre_norm and cfg.rope is not Rope.NONE:  # PE
         return facts.Images(facts.HALF, 1.0)
     eva02 = cfg.mlp_norm or (cfg.rope_grid and cfg.class_token)
     if cfg.pre_norm or eva02 or cfg.patch_norm:  # CLIP, EVA-02, AIMv2
-        mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-        return facts.Images((mean, std), 1.0)
+        return facts.Images(facts.CLIP, 1.0)
     if cfg.base_patch:
         return facts.Images(facts.HALF, 0.95, 0.95)
     # PyTorch's networks have DeiT's statistics; Google trained ViT and SigLIP.
@@ -117,8 +121,32 @@ def _eva(cfg: ViTConfig) -> facts.Timm:
     return facts.Timm(name, args, fixed)
 
 
+def _naflex(cfg: ViTConfig) -> facts.Timm:
+    args = facts.transformer_args(cfg)
+    del args["img_size"]  # it takes images of any
+    args |= facts.timm_args(cfg, "class_token", "qk_norm", "pre_norm", "fc_norm", "final_norm")
+    resize = cfg.pos_embed_resize
+    args |= {
+        "reg_tokens": cfg.num_registers,
+        "init_values": cfg.layer_scale or None,
+        "act_layer": _ACTS[cfg.gelu],
+        "global_pool": _POOLS[cfg.pool],
+        "pos_embed": cfg.pos_embed.value,
+        "pos_embed_grid_size": list(table_grid(cfg)),
+        "pos_embed_interp_mode": "bicubic" if resize is PosResize.CUBIC else "bilinear",
+        "pos_embed_ar_preserving": cfg.pos_embed_square,
+        "pos_embed_antialias": resize in (PosResize.CUBIC, PosResize.LINEAR),
+        "pos_embed_align_corners": resize is PosResize.CORNERS,
+    }
+    fixed = {"norm_eps": 1e-6, "norm": TokenNorm.LAYER, "mlp": MlpKind.GELU, "mlp_norm": False}
+    fixed |= {"patch_bias": True, "pre_norm": False, "key_bias": True, "pool_heads": 0}
+    return facts.Timm("naflexvit_base_patch16_gap", args, {**fixed, "pool_mlp_dim": 0}, "embeds")
+
+
 def timm(cfg: ViTConfig) -> facts.Timm:
     """Return timm's ViT of a config."""
+    if cfg.native:
+        return _naflex(cfg)
     if is_eva(cfg):
         return _eva(cfg)
     clip = cfg.norm_eps == 1e-5
@@ -211,7 +239,7 @@ def timm_zeros(cfg: ViTConfig) -> dict[str, int]:
 
 FAMILY = facts.Family(
     config=ViTConfig,
-    module=ViT,
+    module=lambda cfg: NativeViT(cfg) if cfg.native else ViT(cfg),
     variants=facts.variants(ViTConfig),
     validate=validate,
     num_prefix=num_prefix,
@@ -220,7 +248,7 @@ FAMILY = facts.Family(
     attention=attention,
     images=_images,
     timm=timm,
-    timm_names=lambda cfg: facts.names("ViT", "timm"),
+    timm_names=lambda cfg: facts.names("NaFlexViT" if cfg.native else "ViT", "timm"),
     timm_form=timm_form,
     timm_lacks=timm_lacks,
     timm_zeros=timm_zeros,

@@ -7,12 +7,12 @@ matmuls do it on any device, with explicit gradients that keep few arrays.
 
 import enum
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from vit_jax.devices import hardware
 from vit_jax.devices.sharding import BATCH_AXES, auto_mesh, fitted_spec
@@ -21,6 +21,33 @@ from vit_jax.models.layers.drop import dropout
 
 _LANES = 128  # the Pallas kernel reads tokens in multiples of it
 _BLOCKS = (512, 384, 256, 128)  # tokens at a time: the largest that divides their number
+# Added to the logit of a token that is not seen. Finite: a row of padding alone sees their mean.
+_UNSEEN = -1e30
+_ADDED = -2  # what no token's image is numbered
+
+
+class Visible(NamedTuple):
+    """Which tokens of a row are seen, where that differs from row to row; one of the two.
+
+    Attributes:
+        lengths: [B] int32, how many tokens at a row's beginning are there; the rest is padding,
+            which nothing sees and whose own output means nothing.
+        segments: [B, M] int32, the image of each token; a token sees those of its own.
+        queries: [B, N] int32, the image of each query, where these are not the tokens themselves.
+    """
+
+    lengths: Any = None
+    segments: Any = None
+    queries: Any = None
+
+    def logits(self, keys: int) -> Float[Array, "B 1 N M"]:
+        """Return what is added to the logits of `keys` tokens: N is 1 where all see the same."""
+        if self.lengths is not None:
+            seen = jnp.arange(keys)[None] < self.lengths[:, None]
+            return jnp.where(seen, 0.0, _UNSEEN)[:, None, None]
+        queries = self.segments if self.queries is None else self.queries
+        same = queries[:, :, None] == self.segments[:, None, :]
+        return jnp.where(same, 0.0, _UNSEEN)[:, None]
 
 
 def cudnn(
@@ -28,8 +55,11 @@ def cudnn(
     k: Float[Array, "B h M d"],
     v: Float[Array, "B h M d"],
     implementation: Literal["cudnn", "xla"] = "cudnn",
+    lengths: Int[Array, " B"] | None = None,
 ) -> Float[Array, "B h N d"]:
     """Attend by cuDNN, in half precision; `implementation="xla"` computes the same anywhere.
+
+    With `lengths` the keys beyond each are padding.
 
     jax's cuDNN trains on even lengths only, so an odd one (197 with a class token, one query of a
     pooling) gains one token: a key that no query sees, a query whose output is cut off. Even
@@ -38,7 +68,8 @@ def cudnn(
     batch, queries, keys, scale = q.shape[0], q.shape[2], k.shape[2], q.shape[-1] ** -0.5
     q, k, v = (_padded(x.swapaxes(1, 2), 1, 2) for x in (q, k, v))  # to cuDNN's [B, N, h, d]
     # Queries have no lengths: an added one attends to all real keys, so that its softmax is finite.
-    lengths = None if keys % 2 == 0 else jnp.full(batch, keys, jnp.int32)
+    if lengths is None and keys % 2:
+        lengths = jnp.full(batch, keys, jnp.int32)
     out = jax.nn.dot_product_attention(
         q, k, v, scale=scale, key_value_seq_lengths=lengths, implementation=implementation
     )
@@ -50,6 +81,7 @@ def pallas(
     k: Float[Array, "B h M d"],
     v: Float[Array, "B h M d"],
     interpret: bool = False,
+    seen: Visible | None = None,
 ) -> Float[Array, "B h N d"]:
     """Attend by JAX's Pallas kernel for TPUs (splash attention).
 
@@ -57,16 +89,40 @@ def pallas(
     that it holds. `interpret` computes on any device, slowly.
     """
     attend = functools.partial(_splash, interpret=interpret)
+    segments = () if seen is None else _segments(seen, q.shape[2], k.shape[2])
     mesh = auto_mesh()
     if mesh.empty:
-        return attend(q, k, v)
+        return attend(q, k, v, *segments)
     spec: PartitionSpec = fitted_spec(q.shape, (BATCH_AXES, "tensor"), mesh)
+    rows: PartitionSpec = fitted_spec(q.shape[:1], (BATCH_AXES,), mesh)
+    specs = (spec, spec, spec, *[rows] * len(segments))
     # The kernel does not declare the axes over which its result varies, which the check requires.
-    split = jax.shard_map(attend, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return split(q, k, v)
+    split = jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
+    return split(q, k, v, *segments)
 
 
-def _splash(q: jax.Array, k: jax.Array, v: jax.Array, interpret: bool) -> jax.Array:
+def _segments(seen: Visible, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
+    """Number the images of queries [B, N] and of keys [B, M] for a kernel that compares them.
+
+    A query that sees no key at all would be divided by zero; those of padding see an image's, or,
+    where there are several, each other.
+    """
+    if seen.lengths is not None:
+        there = (jnp.arange(keys)[None] < jnp.maximum(seen.lengths, 1)[:, None]).astype(jnp.int32)
+        return jnp.ones((len(there), queries), jnp.int32), there
+    own = seen.segments if seen.queries is None else seen.queries
+    return own, seen.segments
+
+
+def _splash(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    q_images: jax.Array | None = None,
+    kv_images: jax.Array | None = None,
+    *,
+    interpret: bool,
+) -> jax.Array:
     # Not at the top: this import takes longer than that of the rest of a model.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -86,6 +142,13 @@ def _splash(q: jax.Array, k: jax.Array, v: jax.Array, interpret: bool) -> jax.Ar
         ),
         interpret=interpret,
     )
+    if q_images is not None and kv_images is not None:
+        # An added query is of a first key's image: it sees something, and is cut off.
+        extra_q, extra_kv = q.shape[2] - queries, k.shape[2] - keys
+        q_images = jnp.concatenate([q_images, jnp.repeat(kv_images[:, :1], extra_q, 1)], 1)
+        kv_images = jnp.pad(kv_images, ((0, 0), (0, extra_kv)), constant_values=_ADDED)
+        each = jax.vmap(lambda q, k, v, *ids: kernel(q, k, v, segment_ids=splash.SegmentIds(*ids)))
+        return jnp.asarray(each(q, k, v, q_images, kv_images))[:, :, :queries]
     segments = None
     if keys % _LANES:  # an added key is of another segment; an added query attends to real keys
         real = (jnp.arange(k.shape[2]) < keys).astype(jnp.int32)
@@ -292,6 +355,7 @@ def attend(
     v: Float[Array, "B h M d"],
     *,
     bias: Float[Array, "#B #h #N M"] | None = None,
+    seen: Visible | None = None,
     impl: AttentionImpl = AttentionImpl.AUTO,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -299,14 +363,18 @@ def attend(
     """Attend with scale d**-0.5; logits and softmax in float32.
 
     `dropout_key` drops attention weights (None: evaluation); `bias` is added to the logits. Only
-    XLA's form has either.
+    XLA's form has either. Of a row's images, `seen`, the Pallas kernel knows by their numbers;
+    cuDNN's knows lengths, and would read several images' as an [N, M] bias, as XLA's form does.
     """
     dropping = dropout_rate if dropout_key is not None else 0.0
     chosen = _choose(impl, q, dropping) if bias is None else AttentionImpl.XLA
-    if chosen is AttentionImpl.CUDNN:
-        return cudnn(q, k, v)
+    lengths = None if seen is None else seen.lengths
+    if chosen is AttentionImpl.CUDNN and (seen is None or lengths is not None):
+        return cudnn(q, k, v, lengths=lengths)
     if chosen is AttentionImpl.PALLAS:
-        return pallas(q, k, v)
+        return pallas(q, k, v, seen=seen)
+    if seen is not None:
+        bias = seen.logits(k.shape[2])
     if dropout_key is None or dropout_rate == 0:
         return xla_attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)

@@ -6,6 +6,7 @@ checkpoints, import and sharding; `scan_unroll` trades compile time for step spe
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from vit_jax.devices.sharding import BATCH_AXES, constrain, splits_parameters
 from vit_jax.models.base import CAPTURED, ModelConfig, Remat, compute_dtype, record
 from vit_jax.models.layers.attention import (
     AttentionImpl,
+    Visible,
     attend,
     attention_weights,
     causal_logits,
@@ -102,12 +104,15 @@ class SelfAttention(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+    def __call__(
+        self, x: Float[Array, "B N D"], seen: Visible | None = None
+    ) -> Float[Array, "B N D"]:
         q, k, v = self._heads(x)
         bias = relative_logits(self, q) if self.cfg.relative else None
         bias = causal_logits(x.shape[1]) if self.cfg.causal else bias
-        record(self, "weights", lambda: attention_weights(q, k, bias))
-        return self._attend(q, k, v, x.shape[-1], bias)
+        shown = bias if seen is None else seen.logits(x.shape[1])
+        record(self, "weights", lambda: attention_weights(q, k, shown))
+        return self._project(self._mix(q, k, v, bias, seen), x.shape[-1])
 
     def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Project to q, k and v, each [B, h, N, d]."""
@@ -134,7 +139,12 @@ class SelfAttention(nn.Module):
         return self._project(self._mix(q, k, v, bias), dim)
 
     def _mix(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        bias: jax.Array | None = None,
+        seen: Visible | None = None,
     ) -> Float[Array, "B h N d"]:
         cfg = self.cfg
         dropping = self.train and cfg.attention_dropout_rate > 0
@@ -143,6 +153,7 @@ class SelfAttention(nn.Module):
             k,
             v,
             bias=bias,
+            seen=seen,
             impl=cfg.attention,
             dropout_rate=cfg.attention_dropout_rate,
             dropout_key=self.make_rng("dropout") if dropping else None,
@@ -170,9 +181,18 @@ class PreNormBlock(nn.Module):
     def __call__(
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
+        return self._passed(x, drop_path_rate, self._attention)
+
+    def _passed(
+        self,
+        x: jax.Array,
+        drop_path_rate: jax.Array,
+        attention: Callable[[jax.Array], jax.Array],
+    ) -> tuple[Float[Array, "B N D"], None]:
+        """Compute the block around an attention within the normalised tokens."""
         cfg, flat = self.cfg, x.reshape(-1, x.shape[-1])
         y = cfg.make_norm("norm1")(flat)
-        y = self._attention(y.reshape(x.shape))
+        y = attention(y.reshape(x.shape))
         y = Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
         flat = flat + self._branch(y, drop_path_rate, "ls1").reshape(flat.shape)
         x = self._add_mlp(flat.reshape(x.shape), drop_path_rate)
@@ -204,6 +224,19 @@ class Block(PreNormBlock):
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         return SelfAttention(self.cfg, self.train, name="attn")(y)
+
+
+class MaskedBlock(Block):
+    """The block of a ViT whose rows hold images of different sizes."""
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B N D"], each: tuple[Float[Array, ""], Visible]
+    ) -> tuple[Float[Array, "B N D"], None]:
+        """Take the rate of stochastic depth and which tokens are seen."""
+        rate, seen = each
+        attend_within = SelfAttention(self.cfg, self.train, name="attn")
+        return self._passed(x, rate, lambda y: attend_within(y, seen))
 
 
 class PlacedBlock(Block):

@@ -9,7 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.base import record
-from vit_jax.models.layers.attention import attend, attention_weights
+from vit_jax.models.layers.attention import Visible, attend, attention_weights
 from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.init import RULES, Init
@@ -36,16 +36,24 @@ class MapPool(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
-    ) -> Float[Array, "B D"]:
-        """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
+        self,
+        tokens: Float[Array, "B N D"],
+        sizes: Float[Array, "B N"] | None = None,
+        seen: Visible | None = None,
+    ) -> Float[Array, "B *S D"]:
+        """Pool tokens; `sizes` counts the patches that each stands for (None: one).
+
+        With `seen`, an image at a time: where its `queries` are S images' of a row, [B, S, D].
+        """
         cfg, dim = self.cfg, tokens.shape[-1]
         rules, dtype = RULES[cfg.init], cfg.dtype
         q = Dense(dim, dtype, rules.linear, name="q")(_latent(self, dim))
         q = q if cfg.logit_factor == 1 else q * cfg.logit_factor
-        x = _read(self, q, tokens, sizes)
+        pooled = _read(self, q, tokens, sizes, seen)
+        x = pooled.reshape(-1, dim)
         y = cfg.make_norm("norm")(x)
-        return x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
+        x = x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
+        return x.reshape(pooled.shape)
 
 
 class QueryPool(nn.Module):
@@ -62,7 +70,7 @@ class QueryPool(nn.Module):
     ) -> Float[Array, "B D"]:
         """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
         q = _latent(self, tokens.shape[-1]).astype(self.cfg.dtype)
-        return _read(self, q, tokens, sizes, use_bias=self.cfg.qkv_bias)
+        return _read(self, q, tokens, sizes, None, use_bias=self.cfg.qkv_bias)
 
 
 def _latent(module: nn.Module, dim: int) -> Float[Array, "1 1 D"]:
@@ -76,17 +84,22 @@ def _read(
     q: Float[Array, "1 1 D"],
     tokens: Float[Array, "B N D"],
     sizes: Float[Array, "B N"] | None,
+    seen: Visible | None,
     *,
     use_bias: bool = True,
-) -> Float[Array, "B D"]:
+) -> Float[Array, "B *S D"]:
     """Attend with a module's query to the keys of all tokens, and project the heads' values."""
     cfg: BlockConfig = module.cfg  # pyright: ignore[reportAttributeAccessIssue]
     (batch, _, dim), heads = tokens.shape, cfg.num_heads
+    images = () if seen is None or seen.queries is None else seen.queries.shape[1:]
     rules, dtype = RULES[cfg.init], cfg.dtype
     kv: dict[str, Any] = {"use_bias": use_bias, "num_heads": heads, "parts": 2, "name": "kv"}
     k, v = HeadsDense(2 * dim, dtype, rules.qkv(2), **kv)(tokens)
-    q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
-    q = q.swapaxes(1, 2)
-    record(module, "weights", lambda: attention_weights(q, k))
-    x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
-    return Dense(dim, dtype, rules.linear, name="proj")(x)
+    count = images[0] if images else 1
+    q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, count, heads, dim // heads))
+    q, bias = q.swapaxes(1, 2), log_sizes(sizes)
+    shown = bias if seen is None else seen.logits(tokens.shape[1])
+    record(module, "weights", lambda: attention_weights(q, k, shown))
+    x = attend(q, k, v, bias=bias, seen=seen, impl=cfg.attention)
+    x = x.swapaxes(1, 2).reshape(-1, dim)
+    return Dense(dim, dtype, rules.linear, name="proj")(x).reshape(batch, *images, dim)

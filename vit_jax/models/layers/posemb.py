@@ -22,9 +22,19 @@ class PosEmbed(enum.StrEnum):
     LEARNED = "learned"
     LEARNED2D = "learned2d"  # patches only: half of the width for the column, half for the row
     RELATIVE = "relative"  # in attention: a key for each distance in the sequence
+    FACTORIZED = "factorized"  # a row's plus a column's, for images of any size (layers.native)
     SINCOS2D = "sincos2d"  # fixed, patches only, from big_vision
     SINCOS2D_MAE = "sincos2d_mae"  # fixed, patches only, from MAE (arXiv:2111.06377)
     NONE = "none"
+
+
+class PosResize(enum.StrEnum):
+    """How a learned table is brought to the grid of an image of its own size (layers.native)."""
+
+    CUBIC = "cubic"  # antialiased, a = -0.5
+    LINEAR = "linear"  # antialiased: SigLIP 2
+    PLAIN = "plain"  # bilinear, not antialiased: RADIO
+    CORNERS = "corners"  # the same, the corners of both grids in one place
 
 
 class PosEmbedAt(enum.StrEnum):

@@ -49,12 +49,13 @@ class Unreadable:
 
         Raises DataError: more than the limit. With several processes only `agree` raises it.
         """
-        for row in np.flatnonzero(batch["broken"] >= 0).tolist():
-            index = int(batch["broken"][row])
+        broken, reasons = batch["broken"].reshape(-1), batch["reason"].reshape(-1)
+        for row in np.flatnonzero(broken >= 0).tolist():
+            index = int(broken[row])
             if index in self._seen:
                 continue
             self._seen[index] = None
-            reason = batch["reason"][row].decode(errors="replace")
+            reason = reasons[row].decode(errors="replace")
             self._log(
                 f"warning: {self._example_id(index)}: {reason}; the next example that can be read "
                 f"takes its place ({len(self._seen)} of data.max_broken={self._limit})"

@@ -55,6 +55,8 @@ def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
     Raises UserError: a bias of the keys where the model has none.
     """
     expected = {part.key: part.shape for e in entries for parts in e.layers for part in parts}
+    if "embeds.proj.weight" in expected:
+        source = as_native(source, expected)
     if dict(source.shapes) == expected:
         return source
     views = _Views(source)
@@ -62,6 +64,70 @@ def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
         step(views, expected)
     shapes = {key: shape for key, (shape, _) in views.items()}
     return WeightsFile(source.name, shapes, lambda key: views[key][1]())
+
+
+def as_native(source: WeightsFile, expected: Mapping[str, Shape]) -> WeightsFile:
+    """Name a plain ViT's embedding as NaFlexVit does, so that one can go on from the other.
+
+    The kernel of a convolution becomes rows of pixels; a table of a square grid of patches becomes
+    that grid, and the positions of tokens before them are added to these.
+    """
+    if "patch_embed.proj.weight" not in source.shapes:
+        return source
+    views = _Views(source)
+    for key in [key for key in views if key.startswith("patch_embed.proj.")]:
+        flat = key.endswith(".weight") and len(views[key][0]) == 4
+        views.cut(
+            key,
+            {f"embeds.{key.removeprefix('patch_embed.')}": _rows_of_pixels if flat else _same},
+        )
+    tokens = [key for key in ("cls_token", "reg_token") if key in views]
+    for key in tokens:
+        views[f"embeds.{key}"] = views.pop(key)
+    shape = views["pos_embed"][0] if "pos_embed" in views else ()
+    wanted = expected.get("embeds.pos_embed", ())
+    if len(shape) == 3 and len(wanted) == 4:
+        _spread_table(views, shape, [f"embeds.{key}" for key in tokens], wanted)
+    shapes = {key: shape for key, (shape, _) in views.items()}
+    return WeightsFile(source.name, shapes, lambda key: views[key][1]())
+
+
+def _same(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def _rows_of_pixels(kernel: np.ndarray) -> np.ndarray:
+    return kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1)
+
+
+def _spread_table(views: _Views, shape: Shape, tokens: list[str], wanted: Shape) -> None:
+    count, before = shape[1], sum(views[key][0][1] for key in tokens)
+    covered = next((n for n in (before, 0, 1) if _is_grid(count - n, wanted)), None)
+    if covered is None:
+        return
+    patches = count - covered
+    side = math.isqrt(patches)
+    grid = wanted[1:3] if patches == wanted[1] * wanted[2] else (side, side)
+    start = 0
+    takes: dict[str, Take] = {}
+    for key in tokens if covered else ():
+        token, read = views[key]
+        stop = start + token[1]
+        if stop > covered:
+            continue
+        del views[key]
+        takes[f"+{key}"] = lambda x, a=start, b=stop: x[:, a:b]
+        views[f"={key}"], start = (token, read), stop
+    takes["embeds.pos_embed"] = lambda x: x[:, covered:].reshape(1, *grid, -1)
+    views.cut("pos_embed", takes)
+    for key in tokens:
+        if f"+{key}" in views:
+            (token, read), (_, add) = views.pop(f"={key}"), views.pop(f"+{key}")
+            views[key] = token, lambda a=read, b=add: a() + b()
+
+
+def _is_grid(count: int, wanted: Shape) -> bool:
+    return count > 0 and (count == wanted[1] * wanted[2] or math.isqrt(count) ** 2 == count)
 
 
 def _scales(views: _Views, expected: Mapping[str, Shape]) -> None:

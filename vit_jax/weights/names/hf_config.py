@@ -17,7 +17,7 @@ from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.posemb import PosEmbed, PosResize
 from vit_jax.models.layers.rope import Rope
 from vit_jax.weights.layout import Shape
 from vit_jax.weights.names.hf import LAYOUTS, SavedNames, prefix
@@ -274,6 +274,10 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         # transformers classifies the mean of the tokens, whatever else the file holds.
         by_attention = f"{before}head.probe" in shapes and not fields["num_classes"]
         fields |= {"class_token": False, "pool": Pool.MAP if by_attention else Pool.GAP}
+    if found.has("num_patches"):  # SigLIP 2's for images of any shape
+        side = math.isqrt(found.integer("num_patches"))
+        fields |= {"native": True, "base_grid": (side, side), "pos_embed_prefix": False}
+        fields["pos_embed_resize"] = PosResize.LINEAR
     return ViTConfig(**fields)
 
 

@@ -18,6 +18,7 @@ from vit_jax import models
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
+from vit_jax.models.layers.native import table_grid
 from vit_jax.models.layers.pool import Pool
 from vit_jax.weights import files
 from vit_jax.weights import layout as layout_lib
@@ -26,6 +27,7 @@ from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import (
     Entry,
     FileTensor,
+    Layout,
     Own,
     Shape,
     fused,
@@ -85,12 +87,28 @@ def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
             heads = getattr(cfg, "pool_heads", 0) or heads
         is_convolution = convolutions and re.search(convolutions, name)
         layout = pointwise(shape) if is_convolution else torch_layout(name, shape, heads)
+        if getattr(cfg, "native", False) and not own:
+            layout = _native(name, shape, cfg) or layout
         if name.endswith("/qkv/bias") and not getattr(cfg, "key_bias", True) and not own:
             layout = fused(shape, 2, heads)
         parts = (FileTensor(key(name, cfg), layout.shape),)
         return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
 
     return layout_lib.entries({"params": own.shapes} if own else models.abstract(cfg), place)
+
+
+def _native(name: str, shape: Shape, cfg: Any) -> Layout | None:
+    """Return the layout of what timm's NaFlexVit has otherwise than its ViT; None: nothing else.
+
+    Its patches are rows of a linear layer, the channel fastest, and its table is a grid.
+    """
+    if name == "patch_embed/kernel":
+        there = (shape[-1], math.prod(shape[:-1]))
+        return Layout(there, lambda w: w.T.reshape(shape), lambda w: w.reshape(there[::-1]).T)
+    if name == "pos_embed":
+        table = (1, *table_grid(cfg), shape[-1])
+        return Layout(table, lambda w: w.reshape(shape), lambda w: w.reshape(table))
+    return None
 
 
 def is_ignored(key: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vit_jax import models
+from vit_jax.data import Crop, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.models import HybridConfig, ModelConfig
 from vit_jax.models.losses import Loss
@@ -129,10 +130,21 @@ def _fitting(size: tuple[int, int], cfg: ModelConfig) -> tuple[int, ...]:
 def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     """Return the preprocessing of a published network, for a model that may be of another size.
 
-    A repository's own files tell it; for a file `published.preprocessing` does.
+    A repository's own files tell it; for a file `published.preprocessing` does. A model of images
+    of any size sees them in their shapes, of as many patches as an image of its own size has.
 
     Raises UserError: a file of it that cannot be used.
     """
+    found = _preprocessing(ref, cfg)
+    if not all(models.native_patch(cfg)):
+        return found
+    rows, columns = models.patch_grid(cfg, models.input_shape(cfg)[:2])
+    shape = {"crop": Crop.NATIVE, "lengths": (rows * columns,)}
+    own = TransformConfig(**shape, resize=found.transform.resize)
+    return found._replace(transform=own)
+
+
+def _preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     if not is_repository(ref):
         return published.preprocessing(ref, cfg)
     found = repository.opened(split(ref)[1])
