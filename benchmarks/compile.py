@@ -66,6 +66,8 @@ MODELS = {
     "mixer_b16": Model(),
     "r26_vit_s32": Model(),
     "swin_t": Model(),
+    "convnext_t": Model(),
+    "hiera_t": Model(),
     "bit_r50x1": Model(),
     "resnet50": Model(),
     "regnety_4gf": Model(),

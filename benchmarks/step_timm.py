@@ -22,6 +22,8 @@ NAMES = {
     "bit_r50x1": "resnetv2_50x1_bit",
     "cait_xxs24": "cait_xxs24_224",
     "convit_ti": "convit_tiny",
+    "convnext_t": "convnext_tiny",
+    "hiera_t": "hiera_tiny_224",
     "mixer_s16": "mixer_s16_224",
     "r26_vit_s32": "vit_small_r26_s32_224",
     "regnety_400mf": "regnety_004",

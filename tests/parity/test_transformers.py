@@ -352,6 +352,7 @@ def test_defaults_are_those_of_their_classes() -> None:
         "vit": hf.ViTConfig,
         "deit": hf.DeiTConfig,
         "vit_mae": hf.ViTMAEConfig,
+        "ijepa": hf.IJepaConfig,
         "dinov2": hf.Dinov2Config,
         "dinov2_with_registers": hf.Dinov2WithRegistersConfig,
         "siglip_vision_model": hf.SiglipVisionConfig,

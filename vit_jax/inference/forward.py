@@ -140,7 +140,7 @@ def _pooled(model: ModelConfig, layer: Layer) -> Float[Array, "B D"]:
     return layer.tokens.mean(axis=1, dtype=jnp.float32)
 
 
-def of_batch(apply: Forward, variables: Any, batch: Mapping[str, jax.Array]) -> Output:
+def of_batch(apply: Forward, variables: Any, batch: Mapping[str, Array | np.ndarray]) -> Output:
     """Return what a network returns of the images of a batch, of one size or of any."""
     return apply(variables, batch["image"], *[batch[name] for name in (GRIDS,) if name in batch])
 

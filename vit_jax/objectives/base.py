@@ -181,7 +181,7 @@ class Objective:
         """The images of a batch, by the name of their array."""
         height, width, channels = models.input_shape(self.model)
         patch, rules = models.native_patch(self.model), reading(self.data)
-        return one_view(self.data.transform, (height, width), channels, rules, patch)
+        return one_view(self.data.transform, (height, width), channels, rules, patch=patch)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def split_batches(
 
     `patch` is of a model of images of any size.
     """
-    views = data.one_view(transform, shape[:2], shape[2], reading, patch)
+    views = data.one_view(transform, shape[:2], shape[2], reading, patch=patch)
     return lambda size: data.eval_batches(source, views, batch_size=size)
 
 

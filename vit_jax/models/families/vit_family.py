@@ -11,8 +11,9 @@ RMSNorm, of the patches too, SwiGLU, and no bias but those of the patches.
 
 from typing import Any
 
+from flax import linen as nn
+
 from vit_jax.models import base, facts
-from vit_jax.models.families.native import NativeViT
 from vit_jax.models.families.vit import ViT
 from vit_jax.models.families.vit_config import ViTConfig, num_prefix, validate
 from vit_jax.models.layers.init import Init
@@ -40,6 +41,14 @@ def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
     pooling = facts.Heads("pooling", f"{cfg.pool}_pool/weights", "learned query", None)
     method, layers = "attention of the pooling query", (*layers, pooling)
     return facts.Attention(method, layers, (blocks,), patches, pooling.weights)
+
+
+def _network(cfg: ViTConfig) -> nn.Module:
+    if cfg.native:
+        from vit_jax.models.families.native import NativeViT  # most runs need none
+
+        return NativeViT(cfg)
+    return ViT(cfg)
 
 
 def _images(cfg: ViTConfig) -> facts.Images:
@@ -239,7 +248,7 @@ def timm_zeros(cfg: ViTConfig) -> dict[str, int]:
 
 FAMILY = facts.Family(
     config=ViTConfig,
-    module=lambda cfg: NativeViT(cfg) if cfg.native else ViT(cfg),
+    module=_network,
     variants=facts.variants(ViTConfig),
     validate=validate,
     num_prefix=num_prefix,
