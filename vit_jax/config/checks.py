@@ -210,9 +210,8 @@ def check_batch(cfg: Config, shards: int) -> None:
     """Raise UserError for a batch, or heads, that the mesh cannot split; `shards` of the batch."""
     reproducible.check(cfg, shards)
     size, steps = cfg.data.pack or cfg.data.batch_size, cfg.accum_steps
-    field = "data.pack" if cfg.data.pack else "data.batch_size"
-    micro = size // steps
-    if micro % shards:
+    if (micro := size // steps) % shards:
+        field = "data.pack" if cfg.data.pack else "data.batch_size"
         near = max(round(size / (shards * steps)), 1) * shards * steps
         fewer = max(n for n in range(1, shards) if micro % n == 0)
         raise UserError(

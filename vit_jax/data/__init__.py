@@ -5,6 +5,7 @@ from vit_jax.data.augment.mix import normalize, normalize_rows, targets
 from vit_jax.data.checks import check, check_fixed, check_transform, check_units
 from vit_jax.data.config import (
     AS_SHOWN,
+    GRIDS,
     Background,
     Crop,
     CropRule,
@@ -31,7 +32,6 @@ from vit_jax.data.sources.base import (
 from vit_jax.data.sources.captions import Captions, Tokenized
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, BatchIterator
-from vit_jax.data.stream.native import GRIDS, as_rows, batch_shapes, native_view
 from vit_jax.data.stream.pipeline import eval_batches, train_batches
 from vit_jax.data.stream.transform import View, evaluation_view, one_view
 from vit_jax.errors import UserError

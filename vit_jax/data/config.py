@@ -25,6 +25,8 @@ class Reading(NamedTuple):
     upright: bool = True
 
 
+# Of a batch of images of any size: the (rows, columns) of patches of each, (0, 0) for none.
+GRIDS = "grids"
 AS_SHOWN = Reading()  # as programs that show images do
 # How versions trained and evaluated that had no choice: runs begun by them go on so.
 OLD_READING = Reading(Background.DROP, upright=False)

@@ -86,7 +86,7 @@ def extract_sets(
     The network's features are written to `folder`, if given; `force` as in `features.written`.
     """
     shape, variables = models.input_shape(trained.model), placed(trained, mesh)
-    how = (trained.transform, shape, trained.reading, models.native_patch(trained.model))
+    patch = models.native_patch(trained.model)
 
     def sets(encode: Any, allocate: Callable[[str], Allocate]) -> dict[str, list[FeatureSet]]:
         by_split = [
@@ -95,7 +95,7 @@ def extract_sets(
                 variables,
                 source,
                 watched(
-                    split_batches(source, *how),
+                    split_batches(source, trained.transform, shape, trained.reading, patch=patch),
                     len(source),
                     source.name,
                 ),

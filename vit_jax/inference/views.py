@@ -13,8 +13,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from vit_jax import models
-from vit_jax.data import as_rows, evaluation_view, is_native, native_view
+from vit_jax.data import evaluation_view, is_native
 from vit_jax.data.images.header import MAX_BYTES
+from vit_jax.data.stream.native import as_rows, native_view
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import ahead
 from vit_jax.inference.images import read_image, read_pillow

@@ -17,7 +17,6 @@ from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import GRIDS, DataConfig, Source, View, is_native, one_view, reading
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
-from vit_jax.objectives import native
 from vit_jax.settings.durations import Clock
 from vit_jax.trees import PyTree
 from vit_jax.weights.config import Base
@@ -273,6 +272,8 @@ class Objective:
         # A stack that is a loop counts the same, and is traced in the time of one block.
         module = models.create(models.looped(self.model))
         if is_native(self.data.transform):
+            from vit_jax.objectives import native  # late: most runs have images of one size
+
             return native.flops(module, self, variables)
         apply = functools.partial(module.apply, train=False)
         image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
@@ -297,6 +298,8 @@ class Objective:
     def encode(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> models.Output:
         """Run the encoder on the images of a batch from the data, in evaluation mode."""
         if GRIDS in batch:
+            from vit_jax.objectives import native  # late: most runs have images of one size
+
             image, given = native.image(batch, self.model, self.data), {GRIDS: batch[GRIDS]}
         else:
             image, given = data.normalize(batch["image"], self.data.mean, self.data.std), {}

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.cost.flops import count, train_flops
-from vit_jax.data import GRIDS, DataConfig, batch_shapes, normalize_rows
+from vit_jax.data import GRIDS, DataConfig, normalize_rows
 from vit_jax.data.augment import mix
 from vit_jax.data.config import Partner, is_on
+from vit_jax.data.stream.native import batch_shapes
 from vit_jax.models import ModelConfig
 
 Rows = Mapping[str, jax.Array]

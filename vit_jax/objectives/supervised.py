@@ -16,7 +16,6 @@ from vit_jax.data.config import is_on
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.losses import Loss, example_loss
-from vit_jax.objectives import native
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
 from vit_jax.settings.fields import value
 
@@ -85,6 +84,8 @@ class Supervised(Objective):
         """
         data = self.data
         if GRIDS in batch:
+            from vit_jax.objectives import native  # late: most runs have images of one size
+
             own = native.prepare(batch, rng, self.model, data, self.cfg.label_smoothing)
             return self._binarized(own)
         image = mix.normalize(batch["image"], data.mean, data.std)
@@ -117,6 +118,8 @@ class Supervised(Objective):
         self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
     ) -> tuple[Float[Array, ""], Aux]:
         """Return the mean over the images of rows that hold one each, or several."""
+        from vit_jax.objectives import native
+
         grids, state = batch[GRIDS], ctx.model_state
         given = {"train": self.cfg.train_mode, GRIDS: grids}
         out, state = self.apply(params, state, batch["image"], rng, **given)

@@ -11,7 +11,7 @@ import optax
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models.mup import Growth
-from vit_jax.optim import hold, moments, muon, transforms
+from vit_jax.optim import moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer, decays
 from vit_jax.optim.rules import Rules, Values, make_rules
 from vit_jax.optim.schedules import cosine, make_schedule
@@ -54,12 +54,16 @@ def make_optimizer(
     decay = transforms.add_decay(_weight_decay(cfg, clock), rules.decayed)
     core, early = _core(cfg), cfg.coupled_decay or cfg.name == Optimizer.LARS
     lars = transforms.scale_by_layer_trust_ratio(rules.decayed, _LARS)
+    if steps:
+        from vit_jax.optim import hold  # late: most runs hold nothing
+
+        core = hold.apart(core, rules.held)
     chain: list[tuple[Any, str, optax.GradientTransformation]] = [
         (partly_frozen, "drop", transforms.fill(rules.frozen, 0.0)),
         (cfg.clip_norm, "clip", transforms.clip_norm(cfg.clip_norm)),
         (decays(cfg) and early, "decay", decay),
         (cfg.name == Optimizer.LARS, "trust", lars),
-        (True, str(cfg.name), hold.apart(core, rules.held) if steps else core),
+        (True, str(cfg.name), core),
         # Before the decay: lr times weight decay must not depend on the width (docs/mup.md).
         (_changes(rules.width), "width", transforms.multiply(rules.width)),
         (decays(cfg) and not early, "decay", decay),
@@ -72,7 +76,11 @@ def make_optimizer(
     tx = optax.named_chain(*((name, step) for acts, name, step in chain if acts))
     tx = _without_frozen(tx, rules)
     tx = moments.wrapped(tx) if cfg.sam_rho else tx
-    return hold.holding(tx, rules.held, steps) if steps else tx, schedule
+    if steps:
+        from vit_jax.optim import hold
+
+        tx = hold.holding(tx, rules.held, steps)
+    return tx, schedule
 
 
 def make_climb(cfg: OptimConfig, params: trees.PyTree, clock: Clock) -> Climb | None:
@@ -90,6 +98,8 @@ def make_climb(cfg: OptimConfig, params: trees.PyTree, clock: Clock) -> Climb | 
     # number of devices; there each device climbs by the gradient of its own examples.
     def climb(grads: trees.PyTree, step: jax.Array) -> trees.PyTree:
         if steps:
+            from vit_jax.optim import hold
+
             grads = hold.filled(grads, rules.held, step < steps, 0.0)
         grads, _ = still.update(grads, optax.EmptyState(), grads)
         return transforms.scale_to_norm(grads, cfg.sam_rho)
@@ -140,6 +150,8 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
             ema = optax.ema(cfg.momentum, debias=False, accumulator_dtype=mu_dtype)
             return moments.kept(optax.chain(rms, ema) if cfg.momentum else rms)
         case Optimizer.MUON | Optimizer.NORMUON | Optimizer.ADAMUON | Optimizer.NADAMUON:
+            from vit_jax.optim import muon  # late: its mathematics are its own
+
             return muon.make(cfg, mu_dtype)
 
 

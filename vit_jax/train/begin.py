@@ -81,7 +81,7 @@ def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
 
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
     """
-    branch.check(cfg)
+    branch.metadata(cfg)
     if cfg.init.weights:
         from vit_jax.train import beside, initial_state  # late: most runs read no weights
 

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 _OWN = ("duration", "optim.branch", "optim.cooldown", "optim.cooldown_shape", "optim.min_lr")
 
 
-def check(cfg: Config) -> None:
-    """Raise UserError if the checkpoint that a branch leaves, if the run is one, is not there."""
-    if cfg.optim.branch:
-        metadata(cfg)
-
-
 def metadata(cfg: Config) -> dict[str, Any]:
     """Return what a branch that begins continues: its trunk's metadata; {} for another run.
 

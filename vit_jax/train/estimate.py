@@ -32,7 +32,9 @@ def abstract_batch(
     spec = of_none if source is None else source.spec
     if data.is_native(cfg.data.transform):
         fields = {name: spec[name] for name in objective.fields}
-        shapes = data.batch_shapes(cfg.data, objective.views, fields)
+        from vit_jax.data.stream.native import batch_shapes  # late: most runs have one size
+
+        shapes = batch_shapes(cfg.data, objective.views, fields)
         return {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
     of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
     of_one |= {name: spec[name] for name in objective.fields}

@@ -2,6 +2,7 @@
 """What the features are worth before the first step, which later ones are compared with."""
 
 from vit_jax.evals import FeaturesEval, ProbeEval
+from vit_jax.evals.drift import FILE, Drift
 from vit_jax.train.begin import Position
 from vit_jax.train.run import Run
 
@@ -12,10 +13,8 @@ def measure(run: Run, at: Position) -> None:
     Of a run that is continued, the features of its start are read from its workdir.
     """
     found = [name for name, each in run.cfg.evals.items() if isinstance(each, FeaturesEval)]
-    if not found or at.state is None:
+    if at.state is None:
         return
-    from vit_jax.evals.drift import FILE, Drift  # late: most runs do not compare their features
-
     fresh = at.step == 0
     variables = run.whole({"params": at.state.params, **at.state.model_state})
     for name in found:

@@ -15,10 +15,11 @@ import jax
 
 from vit_jax.config.tree import Config
 from vit_jax.devices import hardware
+from vit_jax.evals import FeaturesEval
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
-from vit_jax.train import begin, branch, first_look
+from vit_jax.train import begin, branch
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, open_run, print_once
@@ -115,7 +116,10 @@ def fit(
                 unreadable=run.unreadable,
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
-            first_look.measure(run, position)
+            if any(isinstance(each, FeaturesEval) for each in cfg.evals.values()):
+                from vit_jax.train import first_look  # late: most runs compare no features
+
+                first_look.measure(run, position)
             end = train(run, position, stream, stop, window)
             end, finished = conclude(run, end, stop)
         # After the log is closed: of a finished run everything is on the disk.
@@ -145,8 +149,7 @@ def train(
     """Run from a position to the end, planned or early, or to a request to stop."""
     cfg, plan, goodput, buffer = run.cfg, run.plan, run.goodput, run.buffer
     patience, mesh = cfg.checkpoint.patience, run.opened.mesh
-    state, step, tally = position.state, position.step, position.tally
-    metrics = position.metrics
+    state, step, tally, metrics = position.state, position.step, position.tally, position.metrics
     steps, traced = build_lib.compile_steps(run.opened.parts, mesh), set[object]()
     profiler = Profiler(window, run.opened.path, wait=buffer.wait, log=run.progress.message)
     with contextlib.closing(stream) as batches, contextlib.closing(profiler), run.keeping_saves():

@@ -9,7 +9,6 @@ sum of two numbers does not depend on their order, so that both partners have th
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,20 +51,6 @@ def mean(of_shard: OfShard, read: PyTree, rows: PyTree, shards: int, step: jax.A
     return jax.tree.map(lambda x: x * (1 / shards), total)  # exact: a power of two
 
 
-def apart(step: jax.Array, compute: Callable[..., PyTree], *args: Any) -> PyTree:
-    """Compute in a program of its own, which XLA fuses with nothing around it.
-
-    What is fused decides which products and sums become one operation, with one rounding less.
-    """
-    shapes = jax.eval_shape(compute, *args)
-
-    def nothing(*_: Any) -> PyTree:
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-    # No compiler knows that a step is never negative.
-    return jax.lax.cond(step >= 0, compute, nothing, *args)
-
-
 def _whole(x: jax.Array, cut: PartitionSpec) -> jax.Array:
     """Gather a parameter that is cut over devices."""
     for axis, names in enumerate(cut):
@@ -82,7 +67,7 @@ def _on_device(
 
     def compute(i: jax.Array) -> PyTree:
         part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), rows)
-        return apart(step, of_shard, read, part, index * own + i)
+        return sharding.apart(step, of_shard, read, part, index * own + i)
 
     if own == 1:
         return compute(jnp.int32(0))

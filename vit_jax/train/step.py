@@ -12,10 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.devices import sharding
 from vit_jax.models.layers import dense
-from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.optim import Climb, transforms
-from vit_jax.train import reproducible
 from vit_jax.train.compiler import compiler_options
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
@@ -46,7 +44,7 @@ def _mean_gradient(
     batch: Batch,
     rng: jax.Array,
     count: int,
-    reduce_dtype: ReduceDType,
+    reduce_dtype: dense.ReduceDType,
     shards: int,
 ) -> tuple[PyTree, Aux]:
     """Average gradient and metrics over `count` micro-batches, holding one gradient at a time.
@@ -63,6 +61,7 @@ def _mean_gradient(
     differentiate = jax.value_and_grad(loss, has_aux=True)
     read, before = (frozen, state.ema, state.step), (state.model_state, state.objective)
     if shards:
+        from vit_jax.train import reproducible  # late: most runs cut no batch
 
         def of_shard(whole: PyTree, batch: Batch, i: jax.Array) -> tuple[PyTree, Metrics]:
             read, key = (whole["frozen"], None, whole["step"]), jax.random.fold_in(whole["rng"], i)
@@ -106,7 +105,7 @@ def make_train_step(
     accum_steps: int = 1,
     ema_decay: float | optax.Schedule = 0.0,
     spike_sigmas: float = 0.0,
-    reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
+    reduce_dtype: dense.ReduceDType = dense.ReduceDType.FLOAT32,
     climb: Climb | None = None,
     shards: int = 0,
 ) -> TrainStep:
@@ -122,7 +121,7 @@ def make_train_step(
     optimizer gets the gradient at the place that it goes to, and `grad_norm` is of that one.
     """
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
-    apart = reproducible.apart if shards else lambda _, compute, *args: compute(*args)
+    apart = sharding.apart if shards else lambda _, compute, *args: compute(*args)
 
     @sharding.whole_sums(shards > 0)
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:

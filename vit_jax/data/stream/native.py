@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.config import AS_SHOWN, Crop, DataConfig, Reading, TransformConfig, crop_ranges
+from vit_jax.data.config import (
+    AS_SHOWN,
+    GRIDS,
+    Crop,
+    DataConfig,
+    Reading,
+    TransformConfig,
+    crop_ranges,
+)
 from vit_jax.data.images import ops
 from vit_jax.data.images.decode import decode
 from vit_jax.data.images.header import image_size, orientation
@@ -26,7 +34,6 @@ from vit_jax.data.stream.packing import Packed, pack, slots
 from vit_jax.data.stream.transform import Draw, Pixels, View
 from vit_jax.errors import DataError
 
-GRIDS = "grids"  # of a batch: the (rows, columns) of patches of each image, (0, 0) for none
 # Where the words begin in Philox's counter, far from those that order and change the examples.
 _LENGTHS = 5 << 192
 _WORD = 2**64

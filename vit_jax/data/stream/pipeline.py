@@ -9,7 +9,7 @@ step and nothing else, and the batches are the same for any number of threads, w
 import functools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -18,7 +18,6 @@ from vit_jax.data.checks import check_fixed
 from vit_jax.data.config import DataConfig, is_native, mean_color
 from vit_jax.data.sources.base import Source, balance_of
 from vit_jax.data.stream.batches import Batches, BatchIterator, choose
-from vit_jax.data.stream.native import NativeBatches
 from vit_jax.data.stream.transform import View
 
 
@@ -63,8 +62,7 @@ def train_batches(
         num_workers=cfg.num_workers,
         prefetch=cfg.prefetch,
     )
-    kind = functools.partial(NativeBatches, pack=cfg.pack) if _are_native(views) else Batches
-    batches = kind(
+    batches = _kind(views, cfg.pack)(
         source=source,
         views=views,
         fields=fields,
@@ -116,7 +114,7 @@ def eval_batches(
         num_workers=num_workers,
         prefetch=prefetch,
     )
-    batches = (NativeBatches if _are_native(views) else Batches)(
+    batches = _kind(views)(
         source=source,
         views=views,
         fields=fields,
@@ -130,5 +128,9 @@ def eval_batches(
     return BatchIterator(batches, loading)
 
 
-def _are_native(views: Mapping[str, View]) -> bool:
-    return any(is_native(view.transform) for view in views.values())
+def _kind(views: Mapping[str, View], pack: int = 0) -> Callable[..., Batches]:
+    if not any(is_native(view.transform) for view in views.values()):
+        return Batches
+    from vit_jax.data.stream.native import NativeBatches  # late: most runs have images of one size
+
+    return functools.partial(NativeBatches, pack=pack)

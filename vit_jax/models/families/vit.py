@@ -18,7 +18,6 @@ from vit_jax.models.layers.block import Block, BlockConfig, PlacedBlock, stack
 from vit_jax.models.layers.dense import Dense, classifier, spread
 from vit_jax.models.layers.drop import Dropout, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Initializer
-from vit_jax.models.layers.local import local_stack, pattern
 from vit_jax.models.layers.norm import BatchNorm, token_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
 from vit_jax.models.layers.pool import MapPool, Pool, QueryPool
@@ -68,7 +67,7 @@ class ViT(nn.Module):
             size = (len(x), x.shape[1] - num_prefix(cfg))
             kept = masking.drawn(self.make_rng("dropout"), size, cfg.patch_drop_rate)
         if kept is not None:
-            if pattern(cfg, shape):
+            if cfg.window or cfg.axial:
                 raise UserError(
                     "windows need the grid of all patches: set model.window=0, axial=False"
                 )
@@ -197,7 +196,9 @@ class ViT(nn.Module):
         if cfg.token_merging and not self.is_initializing():  # the stack makes the parameters
             fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
-        if pattern(cfg, grid) and not self.is_initializing():  # likewise
+        if (cfg.window or cfg.axial) and not self.is_initializing():  # likewise
+            from vit_jax.models.layers.local import local_stack  # late, as in the config
+
             return local_stack(self, x, rates, cfg, grid, num_prefix(cfg), fields), None
         fields |= {"name": "blocks", "depth": cfg.depth}
         if tables is None:

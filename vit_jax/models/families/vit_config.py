@@ -10,9 +10,7 @@ from vit_jax.models.base import ModelConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
-from vit_jax.models.layers.local import check_local
 from vit_jax.models.layers.mlp import Gelu, MlpKind
-from vit_jax.models.layers.native import check_native
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import (
@@ -178,7 +176,7 @@ def num_prefix(cfg: ViTConfig) -> int:
 def validate(cfg: ViTConfig) -> None:
     """Refuse fields that do not go together, in one line that names them."""
     check_transformer(cfg, base.patch_grid(cfg))
-    check_native(cfg)
+    _check_native(cfg)
     needs_grid = bool(cfg.base_patch) and cfg.pos_embed not in (*FIXED, PosEmbed.NONE)
     if not cfg.native and bool(cfg.base_grid) != needs_grid:
         what = "model.base_grid is of the learned positions that go with model.base_patch"
@@ -188,6 +186,23 @@ def validate(cfg: ViTConfig) -> None:
             "model.drawn_patches has one kernel for all; set model.base_patch, say 32",
             field="model.drawn_patches",
         )
+
+
+def _check_native(cfg: ViTConfig) -> None:
+    if cfg.native:
+        from vit_jax.models.layers.native import check_native  # late: most models take one size
+
+        check_native(cfg)
+        return
+    usual = {"pos_embed_square": False, "pos_embed_resize": PosResize.CUBIC, "final_norm": True}
+    for name, kept in usual.items():
+        if getattr(cfg, name) != kept:
+            raise UserError(
+                f"model.{name} is of images of any size; set model.native=True",
+                field=f"model.{name}",
+            )
+    if cfg.pos_embed is PosEmbed.FACTORIZED:
+        raise UserError("model.pos_embed=factorized needs model.native=True")
 
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
@@ -247,5 +262,8 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
             field="model.patch_drop_rate",
         )
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
-    check_local(cfg, shape)
+    if cfg.window or cfg.axial or cfg.global_blocks:
+        from vit_jax.models.layers.local import check_local  # late: most models attend everywhere
+
+        check_local(cfg, shape)
     check_mup(cfg)

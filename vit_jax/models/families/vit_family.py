@@ -18,10 +18,9 @@ from vit_jax.models.families.vit import ViT
 from vit_jax.models.families.vit_config import ViTConfig, num_prefix, validate
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, MlpKind
-from vit_jax.models.layers.native import table_grid
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed, PosResize
+from vit_jax.models.layers.posemb import PosEmbed, PosResize, table_grid
 from vit_jax.models.layers.rope import Rope
 
 

@@ -16,9 +16,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from vit_jax.errors import UserError
-from vit_jax.models import base
 from vit_jax.models.layers.init import POS_EMBED
-from vit_jax.models.layers.posemb import PosEmbed, PosResize
+from vit_jax.models.layers.posemb import PosEmbed, PosResize, table_grid
 
 _EXACT = jax.lax.Precision.HIGHEST
 _KINDS = (PosEmbed.LEARNED, PosEmbed.FACTORIZED, PosEmbed.NONE)
@@ -52,11 +51,6 @@ def places(grids: Int[Array, "B S 2"], length: int) -> Places:
     inside = jnp.where(segment < grids.shape[1], inside, 0)
     columns = jnp.maximum(grid[..., 1], 1)
     return Places(segment, jnp.stack([inside // columns, inside % columns], axis=-1), grid)
-
-
-def table_grid(cfg: Any) -> tuple[int, int]:
-    """Return the (rows, columns) of a native model's own table of positions."""
-    return base.pair(cfg.base_grid, "base_grid") if cfg.base_grid else base.patch_grid(cfg)
 
 
 def positions(module: nn.Module, cfg: Any, at: Places) -> Float[Array, "B L D"] | None:
@@ -133,17 +127,7 @@ def _cubic(x: jax.Array) -> jax.Array:
 
 
 def check_native(cfg: Any) -> None:
-    """Refuse for a model of images of any size what has no rule for them, and alone for others."""
-    if not cfg.native:
-        for name in ("pos_embed_square", "pos_embed_resize", "final_norm"):
-            if getattr(cfg, name) != {"pos_embed_resize": "cubic"}.get(name, name == "final_norm"):
-                raise UserError(
-                    f"model.{name} is of images of any size; set model.native=True",
-                    field=f"model.{name}",
-                )
-        if cfg.pos_embed is PosEmbed.FACTORIZED:
-            raise UserError("model.pos_embed=factorized needs model.native=True")
-        return
+    """Refuse for a model of images of any size what has no rule for them."""
     if cfg.pos_embed not in _KINDS:
         raise UserError(
             f"model.native has no pos_embed={cfg.pos_embed}; choose {', '.join(_KINDS)}",

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.models import base
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.init import POS_EMBED
 from vit_jax.models.resample import antialiased, resized
@@ -118,6 +119,11 @@ def relative_logits(module: nn.Module, q: Float[Array, "B h T d"]) -> Float[Arra
     keys = jnp.asarray(table)[places[:, None] - places + count - 1].astype(q.dtype)
     scaled = q * width**-0.5
     return jnp.einsum("bhid,ijd->bhij", scaled, keys, preferred_element_type=jnp.float32)
+
+
+def table_grid(cfg: Any) -> tuple[int, int]:
+    """Return the (rows, columns) of a table of positions for images of any size."""
+    return base.pair(cfg.base_grid, "base_grid") if cfg.base_grid else base.patch_grid(cfg)
 
 
 def placed(cfg: Any) -> str:

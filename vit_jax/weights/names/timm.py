@@ -18,8 +18,8 @@ from vit_jax import models
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
-from vit_jax.models.layers.native import table_grid
 from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import table_grid
 from vit_jax.weights import files
 from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.apply import HEAD

@@ -132,7 +132,8 @@ def test_large_networks_are_known_by_name() -> None:
     for line in LARGE:
         (name,) = re.findall(r'"hub:timm/([^"]+)"', line)
         found = timm_config.by_name(name)
-        assert found is not None and isinstance(found[0], models.ConvNeXtConfig)
+        assert found is not None
+        assert isinstance(found[0], models.ConvNeXtConfig)
         assert table.about(name)["mean"]
 
 
