@@ -195,14 +195,15 @@ def dataset(cfg: "Config") -> Finding:
         rules = data.reading(cfg.data)
         fields = ("label",) if cfg.objective.uses_labels else ()
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
-        how = ((height, width), channels, rules, models.native_patch(cfg.model))
+        size, patch = (height, width), models.native_patch(cfg.model)
         settings.pack = 0  # what is read is the same
-        views = data.one_view(settings.transform, *how)
+        views = data.one_view(settings.transform, size, channels, rules, patch=patch)
         labels = [
             _labels(data.train_batches(source, settings, views=views, seed=cfg.seed, fields=fields))
         ]
         for name, splits in build.open_evals(cfg, source).items():
-            views = data.one_view(cfg.evals[name].transform, *how)
+            each = cfg.evals[name].transform
+            views = data.one_view(each, size, channels, rules, patch=patch)
             labels.append(
                 _labels(data.eval_batches(splits[""], views, batch_size=_BATCH, fields=fields))
             )

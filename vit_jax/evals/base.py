@@ -66,8 +66,10 @@ class EvalStream:
         self.batch_size = cfg.batch_size or context.data.batch_size
         self.name = context.name or self.source.name
         padded = math.ceil(len(self.source) / self.batch_size) * self.batch_size
-        how = (context.image_size, context.channels, reading(context.data), context.patch)
-        views = one_view(cfg.transform, *how)
+        rules = reading(context.data)
+        views = one_view(
+            cfg.transform, context.image_size, context.channels, rules, patch=context.patch
+        )
         pixels = math.prod(views["image"].shape)
         num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
 

@@ -96,8 +96,9 @@ def scores(
         return pruning.taylor(loss, params, gates, batch)
 
     shape = models.input_shape(trained.model)
-    how = (trained.transform, shape, trained.reading, models.native_patch(trained.model))
-    batches = watched(split_batches(sample, *how), count, source.name)
+    patch = models.native_patch(trained.model)
+    start = split_batches(sample, trained.transform, shape, trained.reading, patch=patch)
+    batches = watched(start, count, source.name)
     total: dict[str, np.ndarray] = {}
     with contextlib.closing(batches(min(batch_size, count))) as stream:
         for batch in stream:
