@@ -267,8 +267,7 @@ def one_view(
 
     Raises UserError: a native crop for a model that has no `patch` of native images.
     """
-    how = {"transform": transform, "size": size, "channels": channels, "reading": reading}
-    return {"image": View(**how, patch=patch)}
+    return {"image": View(transform, size, channels, reading=reading, patch=patch)}
 
 
 class Draw(NamedTuple):
