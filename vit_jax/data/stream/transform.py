@@ -267,7 +267,11 @@ def one_view(
 
     Raises UserError: a native crop for a model that has no `patch` of native images.
     """
-    return {"image": View(transform, size, channels, reading=reading, patch=patch)}
+    return {
+        "image": View(
+            transform=transform, size=size, channels=channels, reading=reading, patch=patch
+        )
+    }
 
 
 class Draw(NamedTuple):
