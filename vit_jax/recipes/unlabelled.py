@@ -2,7 +2,7 @@
 """Self-supervision on scikit-learn's digits, on drawn letters, and on images of one's own.
 
 DINO's rate, crops, temperature and KoLeo were chosen by eight runs of up to 600 steps with the seed
-10, on neighbours among the training scans, LeJEPA's rate, crops and weight by nine of 150 or 300
+10, on neighbours among the training scans, LeJEPA's rate, crops and weight by ten of 150 or 300
 steps with the seed 0, and Muon for ViT-Ti on `held_out`; other values are not tuned.
 """
 
