@@ -207,7 +207,6 @@ REVIEWED = {
         recipes/continued.py:_config: replace
         recipes/dino.py:_large: replace
         recipes/unlabelled.py:_dino: replace replace replace replace
-        recipes/unlabelled.py:_lejepa: replace
         recipes/unlabelled.py:digits: replace replace
         recipes/unlabelled.py:glyphs: replace
         train/adapted.py:LoraObjective.open: open

@@ -323,6 +323,18 @@ def test_jepas_as_their_authors_trained_them() -> None:
     assert large.data.transform.auto_augment == large.objective.small.auto_augment
     assert (large.model.patch, large.objective.small_size) == ((14, 14), (98, 98))
     assert (small.model.patch, small.data.transform.area) == ((8, 8), (0.08, 1.0))
+    # Small ones see crops of one size, and SIGReg weighs more in a smaller batch.
+    for run, weight in (
+        ("digits:lejepa", 0.05),
+        ("glyphs:lejepa", 0.1),
+        ("folder:lejepa_small", 0.05),
+    ):
+        cfg = get(f"unlabelled_{run}")
+        objective = cfg.objective
+        assert (objective.large_crops, objective.small_crops, objective.weight) == (4, 0, weight)
+        assert (cfg.optim.name, cfg.optim.lr) == ("muon", 1e-2)
+        assert not cfg.model.dynamic_image_size
+    assert get("unlabelled_folder:lejepa").objective.weight == 0.02
     for run, patch in (("h14", 14), ("h16_448", 16)):
         cfg = get(f"ijepa_imagenet:{run}")
         optim, objective, transform = cfg.optim, cfg.objective, cfg.data.transform

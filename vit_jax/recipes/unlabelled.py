@@ -2,8 +2,8 @@
 """Self-supervision on scikit-learn's digits, on drawn letters, and on images of one's own.
 
 DINO's rate, crops, temperature and KoLeo were chosen by eight runs of up to 600 steps with the seed
-10, on neighbours among the training scans, and Muon for ViT-Ti on `held_out`; other values are not
-tuned.
+10, on neighbours among the training scans, LeJEPA's rate, crops and weight by ten of 150 or 300
+steps with the seed 0, and Muon for ViT-Ti on `held_out`; other values are not tuned.
 """
 
 import dataclasses
@@ -51,13 +51,10 @@ def _dino() -> DinoConfig:
 
 
 def _lejepa() -> LeJepaConfig:
+    # Four crops of one size, as in MINIMAL.md: a small network needs long to see that a crop of
+    # another size is of the same image. SIGReg grows with the batch, of which the authors' is 256.
     return LeJepaConfig(
-        small=dataclasses.replace(_SMALL),
-        small_crops=2,
-        small_size=(16, 16),
-        directions=64,
-        dim=16,
-        hidden_dim=128,
+        large_crops=4, small_crops=0, weight=0.05, directions=64, dim=16, hidden_dim=128
     )
 
 
@@ -80,8 +77,13 @@ RUNS: dict[str, Callable[[], ObjectiveConfig]] = {
 
 
 def _crops(objective: ObjectiveConfig) -> bool:
-    """Return whether an objective sees crops of two sizes."""
+    """Return whether an objective compares crops, by the class token."""
     return isinstance(objective, DinoConfig | LeJepaConfig)
+
+
+def _rate(objective: ObjectiveConfig) -> float:
+    """Return Muon's rate of what compares crops; by DINO's, LeJEPA stays with one direction."""
+    return 1e-2 if isinstance(objective, LeJepaConfig) else 2e-3
 
 
 def digits(run: str) -> Config:
@@ -94,14 +96,14 @@ def digits(run: str) -> Config:
     """
     choose("run", run, RUNS)
     objective = RUNS[run]()
-    two = _crops(objective)
+    crops = _crops(objective)
     model = models.with_fields(
         scans.deit(),
         {
             "distilled": False,
             "num_classes": 0,
-            "pool": Pool.CLS if two else Pool.GAP,
-            "dynamic_image_size": two,
+            "pool": Pool.CLS if crops else Pool.GAP,
+            "dynamic_image_size": isinstance(objective, DinoConfig),
         },
     )
     config = scans.digits(model)
@@ -113,9 +115,9 @@ def digits(run: str) -> Config:
     config.evals = {"knn": KNNEval(every="10%", transform=plain, **near)}
     config.checkpoint.every, config.checkpoint.keep_best = "10%", 0
     config.log.every = "200 steps"
-    if two:
+    if crops:
         config.data.transform = dataclasses.replace(_LARGE)
-        config.duration, config.optim.lr = "1000 steps", 2e-3
+        config.duration, config.optim.lr = "1000 steps", _rate(objective)
     if objective.needs_average:
         config.ema_decay, config.ema_decay_end = 0.96, 1.0
     if isinstance(objective, IJepaConfig):  # by the others' rates it collapsed in 400 steps
@@ -129,7 +131,7 @@ def digits(run: str) -> Config:
 # Steps and batch of each run on drawn letters.
 GLYPHS = {
     **{"mpp": (300, 64), "mae": (400, 128), "dino": (140, 64)},
-    **{"lejepa": (140, 64), "ijepa": (300, 64), "labelled": (200, 32)},
+    **{"lejepa": (90, 64), "ijepa": (300, 64), "labelled": (200, 32)},
 }
 
 
@@ -148,14 +150,16 @@ def glyphs(run: str) -> Config:
         objective.decoder_dim = 96
     if isinstance(objective, IJepaConfig):
         objective.predictor_dim = 96
-    labelled, two = objective.uses_labels, _crops(objective)
+    if isinstance(objective, LeJepaConfig):
+        objective.weight = 0.1  # SIGReg is of half as many images
+    labelled, crops = objective.uses_labels, _crops(objective)
     fields = {
         "image_size": (32, 32),
         "channels": 1,
         "patch": (8, 8),
         "num_classes": 0,
-        "pool": Pool.CLS if labelled or two else Pool.GAP,
-        "dynamic_image_size": two,
+        "pool": Pool.CLS if labelled or crops else Pool.GAP,
+        "dynamic_image_size": isinstance(objective, DinoConfig),
     }
     config = Config(
         model=models.variant("vit_ti16", **fields),
@@ -181,8 +185,8 @@ def glyphs(run: str) -> Config:
     else:
         near = {"split": "held_out", "train_split": "labelled", "k": (5,)}
         config.evals = {"knn": KNNEval(every="20%", transform=plain, **near)}
-    if two:
-        config.optim.lr = 2e-3
+    if crops:
+        config.optim.lr = _rate(objective)
     if objective.needs_average:
         config.ema_decay, config.ema_decay_end = 0.96, 1.0
     if isinstance(objective, IJepaConfig):
@@ -211,14 +215,14 @@ def images(run: str) -> Config:
     The dataset decides the batch and the duration (`config.fitted`). Where its folders are classes,
     neighbours are measured on val while it trains, and choose nothing: the last checkpoint counts.
     MAE hides three quarters of crops of 20 to 100 %; DINO and LeJEPA see two crops of 40 to 100 %
-    and four small ones of half the side, in other colours; I-JEPA crops of 30 to 100 %. Values are
-    common or the digits', not tuned.
+    and four small ones of half the side, in other colours, the small LeJEPA four large ones; I-JEPA
+    crops of 30 to 100 %. Values are common or the digits', not tuned.
 
     Raises UserError: no such run.
     """
     size = OWN[choose("run", run, OWN)]
     name = run.removesuffix("_small")
-    two = name in ("dino", "lejepa")
+    two = run in ("dino", "dino_small", "lejepa")  # sizes of crops
     fields = {"drop_path_rate": 0.0, "dynamic_image_size": two}
     if size == "s16" and not two:
         fields["pool"] = Pool.GAP  # MAE and I-JEPA train no class token
@@ -246,16 +250,21 @@ def images(run: str) -> Config:
         config.optim.lr /= 2
     elif name == "lejepa":
         colours = "dino-blur0.5-solarize0.2"
-        config.objective = LeJepaConfig(
-            small=_view((0.1, 0.4), colours),
-            small_crops=4,
-            small_size=(side, side),
-            directions=256,
-            dim=64,
-            hidden_dim=512,
-        )
         config.data.transform = _view((0.4, 1.0), colours)
-        config.optim.lr /= 2
+        if size == "small":
+            # As on the digits, and by their rate.
+            own = dataclasses.replace(_lejepa(), directions=256, hidden_dim=256)
+            config.objective, config.optim.lr = own, _rate(own)
+        else:
+            config.objective = LeJepaConfig(
+                small=_view((0.1, 0.4), colours),
+                small_crops=4,
+                small_size=(side, side),
+                directions=256,
+                dim=64,
+                hidden_dim=512,
+            )
+            config.optim.lr /= 2
     elif name == "ijepa":
         config.objective = IJepaConfig(
             predictor_dim=192 if size == "s16" else 48,
