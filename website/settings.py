@@ -41,6 +41,7 @@ def groups() -> Iterator[tuple[str, str, type]]:
         yield f"objective: {name}", "objective.", objectives.config_class(name)
     yield "objective.distill", "objective.distill.", vit_jax.TeacherConfig
     yield "objective.head of DinoConfig", "objective.head.", vit_jax.HeadConfig
+    yield "objective.gram of DinoConfig", "objective.gram.", vit_jax.GramConfig
     yield "objective.text of ContrastiveConfig", "objective.text.", vit_jax.TextConfig
     for kind in evals.EVALUATORS:
         yield f"evals.NAME: {kind.__name__}", "evals.NAME.", kind

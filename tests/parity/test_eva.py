@@ -29,7 +29,7 @@ def evas(draw: st.DrawFn) -> ViTConfig:
     patch = draw(st.tuples(st.integers(2, 5), st.integers(2, 5)))
     grid = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     dim = heads * 4 * draw(st.integers(1, 4))
-    pool, pre_norm = draw(st.sampled_from(list(Pool))), draw(st.booleans())
+    pool, pre_norm = draw(st.sampled_from(list(_POOLS))), draw(st.booleans())
     rope = draw(st.sampled_from(list(Rope)))
     places: dict[str, Any] = {}
     if rope is not Rope.NONE:

@@ -99,6 +99,19 @@ def assert_is(cfg: ModelConfig, theirs: "torch.nn.Module", *, with_acts: bool) -
     assert facts(ours, with_acts) == facts(theirs, with_acts)
 
 
+def assert_fits(cfg: ModelConfig, theirs: "torch.nn.Module") -> None:
+    """Check every shape, and what shapes do not say: the same network may have other modules."""
+    shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
+    found = timm_names.with_timm_names(WeightsFile("theirs", shapes, lambda key: None), cfg)
+    entries = timm_names.entries(cfg)
+    fill(entries, found, is_ignored=timm_names.is_ignored, only_check=True)
+    assert isinstance(cfg, ViTConfig)
+    assert _POOLS[cfg.pool] == theirs.global_pool
+    norms = {each.eps for each in theirs.modules() if isinstance(each, torch.nn.LayerNorm)}
+    assert norms == {cfg.norm_eps}
+    assert theirs.blocks[0].attn.num_heads == cfg.num_heads
+
+
 def test_documented_network_is_timms(subtests: pytest.Subtests) -> None:
     for name in [n for n in DOCUMENTED if is_timms(n)]:
         with subtests.test(name):
@@ -116,7 +129,10 @@ def test_backbone_is_timms(subtests: pytest.Subtests) -> None:
             if cfg.layer_scale:
                 cfg.layer_scale = 1e-5  # to start from
             network = build(theirs, num_classes=0)
-            assert_is(cfg, network, with_acts="siglip" not in name)
+            if getattr(cfg, "native", False):
+                assert_fits(cfg, network)
+            else:
+                assert_is(cfg, network, with_acts="siglip" not in name)
             assert sum(p.numel() for p in network.parameters()) == BACKBONES[name]["params"]
 
 
@@ -145,23 +161,11 @@ def test_architecture_is_timms(subtests: pytest.Subtests) -> None:
             }
             cfg = timm_config.model(tree, "config.json")
             theirs = build(name, num_classes=5)
-            packed = models.family(cfg).timm_form(cfg).packed
+            packed = models.family(cfg).timm_form(cfg).packed or getattr(cfg, "native", False)
             if not isinstance(theirs, timm.models.eva.Eva) and not packed:
                 assert_is(cfg, theirs, with_acts=True)
-                continue
-            # The same network may have other modules there: every shape fits, and what shapes do
-            # not say.
-            shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
-            entries = timm_names.entries(cfg)
-            found = timm_names.with_timm_names(WeightsFile(name, shapes, lambda key: None), cfg)
-            fill(entries, found, is_ignored=timm_names.is_ignored, only_check=True)
-            assert isinstance(cfg, ViTConfig)
-            assert _POOLS[cfg.pool] == theirs.global_pool
-            norms = {
-                module.eps for module in theirs.modules() if isinstance(module, torch.nn.LayerNorm)
-            }
-            assert norms == {cfg.norm_eps}
-            assert theirs.blocks[0].attn.num_heads == cfg.num_heads
+            else:
+                assert_fits(cfg, theirs)
 
 
 def siglips() -> list[str]:

@@ -24,7 +24,7 @@ def vits(draw: st.DrawFn) -> ViTConfig:
     patch = draw(st.tuples(st.integers(2, 5), st.integers(2, 5)))
     grid = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     dim = heads * 4 * draw(st.integers(1, 4))
-    pool, pre_norm = draw(st.sampled_from(list(Pool))), draw(st.booleans())
+    pool, pre_norm = draw(st.sampled_from(list(_POOLS))), draw(st.booleans())
     return ViTConfig(
         image_size=(grid[0] * patch[0], grid[1] * patch[1]),
         patch=patch,
@@ -126,7 +126,7 @@ def test_distilled_forward(cfg: ViTConfig, seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("pool", list(Pool))
+@pytest.mark.parametrize("pool", list(_POOLS))
 def test_gradients(pool: Pool) -> None:
     cfg = dataclasses.replace(
         DISTILLED,

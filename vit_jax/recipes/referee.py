@@ -138,6 +138,9 @@ def imagenet(arm: str) -> Config:
     config = _IMAGENET[_FROM.get(arm, arm)]()
     _vary(config, arm)
     own = config.objective
+    if arm == "ibot":  # DINOv2 centres on ImageNet-1k too; what iBOT has not is KoLeo
+        assert isinstance(own, DinoConfig), "begun with dinov2's"
+        own.spread_weight = 0.0
     if isinstance(own, MaeConfig):
         own.decoder_dim, own.decoder_depth, own.decoder_heads = 256, 4, 8
     if isinstance(own, IJepaConfig):

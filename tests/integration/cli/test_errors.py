@@ -69,8 +69,8 @@ CASES = {
     ),
     "evaluation": (
         [DIGITS, "--config.evals.val=x"],
-        "unknown --config.evals.val 'x'; valid: classify, fewshot, knn, linear, loss, none, "
-        "retrieval, zeroshot.",
+        "unknown --config.evals.val 'x'; valid: classify, features, fewshot, knn, linear, "
+        "loss, none, retrieval, zeroshot.",
     ),
     "evaluation to drop": (
         [DIGITS, "--config.evals.vall=none"],
@@ -89,7 +89,7 @@ CASES = {
     ),
     "enum, nothing near": (
         [DIGITS, "--config.model.pool=xyz"],
-        "unknown --config.model.pool 'xyz'; valid: cls, gap, map.",
+        "unknown --config.model.pool 'xyz'; valid: cls, gap, map, query.",
     ),
     "patch": ([DIGITS, "--config.model.patch=3"], "does not divide model.image_size"),
     "heads": ([DIGITS, "--config.model.num_heads=5"], "model.num_heads=5"),
