@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     upright: bool = True
 
 
-# Of a batch of images of any size: the (rows, columns) of patches of each, (0, 0) for none.
+# The array of a batch with the (rows, columns) of patches of each image, (0, 0) for no image.
 GRIDS = "grids"
 AS_SHOWN = Reading()  # as programs that show images do
 # How versions trained and evaluated that had no choice: runs begun by them go on so.

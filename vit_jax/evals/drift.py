@@ -90,9 +90,10 @@ def _unit(features: Rows) -> Rows:
 
 
 def collapse(rank: float, alike: float, start: float, *, labelled: bool) -> str:
-    """Say how features have collapsed, from their rank and similarity and the start's rank; or "".
+    """Return a line that tells how the features have collapsed, "" where they have not.
 
-    Of a run with labels only that all images are alike: its classes may well lie on few directions.
+    It goes by their rank, their similarity and the rank at the start. A run with labels is told
+    only that all images are alike: its classes may well lie on few directions.
     """
     if alike > _POINT or not rank:
         return "collapse: the features of all images are the same"
@@ -119,8 +120,8 @@ class Drift:
     def begin(self, predictors: Predictors, variables: Any, file: Path, *, fresh: bool) -> None:
         """Write the first features to a file or, of a run that is continued, read them there.
 
-        Where the file is lost the comparison is left out, and a line says so. Of several processes
-        the first reads and writes. `variables` give the shapes alone.
+        Where the file is lost the comparison is left out, and a line says so. The first of
+        several processes reads and writes. `variables` give the shapes alone.
         """
         self._first, self._file = fresh, file
         if fresh:

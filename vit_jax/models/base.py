@@ -117,6 +117,22 @@ def check_heads(
         raise UserError(f"{fields[1]}={num_heads} does not divide {fields[0]}={dim}")
 
 
+def check_stages(depths: tuple[int, ...], dim: int, num_heads: tuple[int, ...]) -> None:
+    """Refuse heads that are not one number a stage, or that a stage's width has no room for.
+
+    `dim` is the first stage's width; each stage is twice as wide as the one before.
+    """
+    if not depths or len(num_heads) != len(depths):
+        given = f"model.num_heads={num_heads} and model.depths={depths}"
+        raise UserError(f"{given} must hold one number for each stage")
+    for i, heads in enumerate(num_heads):
+        if dim * 2**i % heads:
+            raise UserError(
+                f"model.num_heads={num_heads}: {heads} does not divide the width of stage {i}, "
+                f"model.dim={dim} * {2**i}"
+            )
+
+
 def compute_dtype(cfg: ModelConfig) -> jnp.dtype:
     """Return the jnp dtype of `cfg.dtype`."""
     return jnp.dtype(cfg.dtype.value)

@@ -203,7 +203,7 @@ class LeJepa(Objective):
         """
         cfg = self.cfg
         z, features, state = self._embedded(params, ctx.model_state, batch, rng, train=True)
-        # Of the step's own key, so the same on every device.
+        # Drawn from the step's own key: the same on every device.
         along = directions(jax.random.fold_in(rng, len(self.views)), cfg.dim, cfg.directions)
         spread, apart = sigreg(z, along), disagreement(z, cfg.large_crops)
         loss = cfg.weight * spread + (1 - cfg.weight) * apart

@@ -280,7 +280,7 @@ def _new(config: Config) -> tuple[str, ...]:
 def _told(
     ref: str, origin: Origin, name: str, count: int, chosen: Course, config: Config
 ) -> list[str]:
-    """Say what was chosen and why."""
+    """Return the lines that tell what was chosen and why."""
     model = config.model
     family = type(model).__name__.removesuffix("Config")
     side, _, _ = models.input_shape(model)

@@ -3,20 +3,17 @@
 
 from vit_jax import models
 from vit_jax.config.tree import Config
-from vit_jax.optim import OptimConfig
-from vit_jax.recipes import choose, deit
+from vit_jax.recipes import choose, masked
 from vit_jax.weights.config import InitConfig
 
-# By size: timm's name, and epochs, lr over 256 images, layer decay and stochastic depth of MAE's
-# fine-tuning of a ViT of that kind, of B, L and H (arXiv:2111.06377 table 9).
-_B, _L, _H = (100, 5e-4, 0.65, 0.1), (50, 1e-3, 0.75, 0.2), (50, 1e-3, 0.75, 0.3)
+# By size: timm's name, and MAE's ViT of that kind, whose settings it takes.
 SIZES = {
-    "t": ("tiny", *_B),
-    "s": ("small", *_B),
-    "b": ("base", *_B),
-    "b_plus": ("base_plus", *_B),
-    "l": ("large", *_L),
-    "h": ("huge", *_H),
+    "t": ("tiny", "b16"),
+    "s": ("small", "b16"),
+    "b": ("base", "b16"),
+    "b_plus": ("base_plus", "b16"),
+    "l": ("large", "l16"),
+    "h": ("huge", "h14"),
 }
 
 
@@ -29,19 +26,9 @@ def finetune(size: str) -> Config:
 
     Raises UserError: no such size.
     """
-    name, epochs, rate, layer_decay, drop_path = SIZES[choose("size", size, SIZES)]
+    name, of_vit = SIZES[choose("size", size, SIZES)]
     # Differs from paper: it has epochs, rates, layer decay and stochastic depth of its own for each
     # size, which its code does not have; these are MAE's.
-    model = models.variant(f"hiera_{size}")
-    config = deit.imagenet(model, epochs=epochs, drop_path_rate=drop_path)
-    config.data.repeats, config.ema_decay = 1, 0.0
-    config.optim = OptimConfig(
-        lr=4 * rate,
-        min_lr=1e-6,
-        weight_decay=0.05,
-        layer_decay=layer_decay,
-        warmup="5 epochs",
-        clip_norm=0.0,
-    )
+    config = masked.finetuned(models.variant(f"hiera_{size}"), of_vit)
     config.init = InitConfig(weights=f"timm:hiera_{name}_224.mae.safetensors")
     return config

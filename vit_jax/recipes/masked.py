@@ -8,7 +8,7 @@ from vit_jax import models
 from vit_jax.config.tree import Config
 from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig, KNNEval, LossEval
-from vit_jax.models import DType, ViTConfig
+from vit_jax.models import DType, ModelConfig, ViTConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.objectives import MaeConfig, MaskedPatchConfig, SupervisedConfig
@@ -99,6 +99,22 @@ def _classifier(size: str, **fields: Any) -> ViTConfig:
     return models.variant(name, pos_embed=PosEmbed.LEARNED, dtype=DType.BFLOAT16, **fields)
 
 
+def finetuned(model: ModelConfig, size: str) -> Config:
+    """Fine-tune a model of MAE's or like one, by the settings of the ViT of a size (table 9)."""
+    epochs, rate, layer_decay, drop_path = _FINETUNED[size]
+    config = deit.imagenet(model, epochs=epochs, drop_path_rate=drop_path)
+    config.data.repeats, config.ema_decay = 1, 0.0
+    config.optim = OptimConfig(
+        lr=4 * rate,
+        min_lr=1e-6,
+        weight_decay=0.05,
+        layer_decay=layer_decay,
+        warmup="5 epochs",
+        clip_norm=0.0,
+    )
+    return config
+
+
 def finetune(size: str) -> Config:
     """Fine-tune MAE's encoder on ImageNet-1k: arXiv:2111.06377 table 9, FINETUNE.md.
 
@@ -111,17 +127,7 @@ def finetune(size: str) -> Config:
     """
     # The authors' head starts at a deviation of 2e-5: at zero here.
     model = _classifier(size, pool=Pool.GAP, fc_norm=True, zero_head=True)
-    epochs, rate, layer_decay, drop_path = _FINETUNED[size]
-    config = deit.imagenet(model, epochs=epochs, drop_path_rate=drop_path)
-    config.data.repeats, config.ema_decay = 1, 0.0
-    config.optim = OptimConfig(
-        lr=4 * rate,
-        min_lr=1e-6,
-        weight_decay=0.05,
-        layer_decay=layer_decay,
-        warmup="5 epochs",
-        clip_norm=0.0,
-    )
+    config = finetuned(model, size)
     # The norm after the mean is new, that of the tokens before it is not used.
     config.init = InitConfig(weights=f"ckpt:runs/mae_{size}", skip=("^norm/", "^fc_norm/"))
     return config

@@ -40,8 +40,8 @@ ARMS = (
 _SUPERVISED = "supervised"
 # The recipe that an arm without one of its own begins with.
 _FROM = {"ibot": "dinov2", "gram": "dinov2", _SUPERVISED: "mae"}
-# Of DINOv3's run the last fifth is anchored, from a teacher that is good by then; a run of a few
-# hundred steps would hardly see it.
+# DINOv3 anchors the last fifth of its run, by a teacher that is good by then. A run of a few
+# hundred steps would hardly see that, so it begins earlier here.
 _GRAM = {"weight": 2.0, "start": "40%", "warmup": "5%", "every": "20%", "copies": 3}
 
 

@@ -59,7 +59,7 @@ def _lejepa() -> LeJepaConfig:
 
 
 def _ijepa() -> IJepaConfig:
-    # Of 16 patches, the paper's four blocks leave too few.
+    # An image has 16 patches, of which the paper's four blocks would leave too few.
     return IJepaConfig(
         targets=2, context_share=0.5, predictor_dim=32, predictor_depth=2, predictor_heads=4
     )

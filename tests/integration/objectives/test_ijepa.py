@@ -120,7 +120,7 @@ def test_blocks_are_rectangles_that_the_context_avoids() -> None:
     again = draw(jax.random.key(0), 32, GRID, 76, cfg)
     for one, other in zip(again, blocks[0], strict=True):
         np.testing.assert_array_equal(one, other)
-    # Of an image it depends on the image's place, not on how many there are.
+    # What an image gets depends on its place in the batch, not on the size of the batch.
     few = draw(jax.random.key(0), 4, GRID, 76, cfg)
     np.testing.assert_array_equal(few.kept, blocks[0].kept[:4])
 

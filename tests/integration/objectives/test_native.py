@@ -72,7 +72,7 @@ def test_packed_and_padded_rows_have_the_same_loss_and_gradient() -> None:
     np.testing.assert_allclose(packed[1]["fill"], patches / (3 * LENGTH))
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(one, other, atol=3e-6 * float(jnp.abs(one).max()) + 1e-8)
-    # Of a FLOP count packed rows share what padded ones have each.
+    # The images of a packed row share its FLOPs; in padded rows each has a row's.
     variables = {"params": params}
     assert objective(3).flops(variables) < objective().flops(variables)
 

@@ -44,7 +44,7 @@ def config(run: str) -> Config:
             cfg.objective.gram = GramConfig(weight=1.0, start="1 steps", size=(side, side))
     if isinstance(cfg.objective, LeJepaConfig):
         cfg.objective.hidden_dim, cfg.objective.dim, cfg.objective.directions = 16, 8, 8
-        # Of two sizes, which the recipe has not.
+        # Crops of two sizes, which the recipe does not have.
         cfg.objective.large_crops = cfg.objective.small_crops = 2
         cfg.objective.small_size = (16, 16)
         cfg.model = dataclasses.replace(cfg.model, dynamic_image_size=True)

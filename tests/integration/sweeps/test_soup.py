@@ -61,7 +61,7 @@ def test_a_soup_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     cfg = config()
     check(copy.deepcopy(cfg))
     plus, other = (make_state(cfg.model, step, with_ema=True) for step in (1, 3))
-    # Of weights that are all zero the loss is log(10): so is that of this average alone.
+    # Weights that are all zero have the loss log(10); only this average has such weights.
     minus = dataclasses.replace(plus, ema=jax.tree.map(jnp.negative, plus.ema))
     a = save(tmp_path / "a", cfg, {1: plus, 2: minus})
     b = save(tmp_path / "b", cfg, {3: other})

@@ -77,16 +77,8 @@ def _unit(cfg: HieraConfig) -> int:
 
 def validate(cfg: HieraConfig) -> None:
     """Raise UserError for fields that do not go together."""
+    base.check_stages(cfg.depths, cfg.dim, cfg.num_heads)
     stages = len(cfg.depths)
-    if not stages or len(cfg.num_heads) != stages:
-        given = f"model.num_heads={cfg.num_heads} and model.depths={cfg.depths}"
-        raise UserError(f"{given} must hold one number for each stage")
-    for i, heads in enumerate(cfg.num_heads):
-        if cfg.dim * 2**i % heads:
-            raise UserError(
-                f"model.num_heads={cfg.num_heads}: {heads} does not divide the width of stage {i}, "
-                f"model.dim={cfg.dim} * {2**i}"
-            )
     if cfg.stem_kernel % 2 == 0 or cfg.stem_stride > cfg.stem_kernel:
         raise UserError(
             f"model.stem_kernel={cfg.stem_kernel} must be odd and no smaller than "

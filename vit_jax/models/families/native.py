@@ -48,7 +48,8 @@ class NativeViT(nn.Module):
 
         Returns:
             logits [B, K] and features [B, E], with S images a row [B, S, K] and [B, S, E]; tokens,
-            the prefix of each image and then the patches. Of an image (0, 0) they mean nothing.
+            the prefix of each image and then the patches. An image of grid (0, 0) is none: what is
+            returned for it means nothing.
         """
         cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
         x = self._patches(image, grids, dtype)

@@ -59,16 +59,8 @@ class SwinConfig(ModelConfig):
 def validate(cfg: SwinConfig) -> None:
     """Raise UserError for fields that do not go together."""
     base.patch_grid(cfg)
+    base.check_stages(cfg.depths, cfg.dim, cfg.num_heads)
     stages = len(cfg.depths)
-    if not stages or len(cfg.num_heads) != stages:
-        given = f"model.num_heads={cfg.num_heads} and model.depths={cfg.depths}"
-        raise UserError(f"{given} must hold one number for each stage")
-    for i, heads in enumerate(cfg.num_heads):
-        if cfg.dim * 2**i % heads:
-            raise UserError(
-                f"model.num_heads={cfg.num_heads}: {heads} does not divide the width of stage {i}, "
-                f"model.dim={cfg.dim} * {2**i}"
-            )
     if len(cfg.window) not in (1, 2, stages):
         must = f"hold one number, two (rows, columns), or one for each of the {stages} stages"
         raise UserError(f"model.window={cfg.window} must {must}")

@@ -363,8 +363,8 @@ def attend(
     """Attend with scale d**-0.5; logits and softmax in float32.
 
     `dropout_key` drops attention weights (None: evaluation); `bias` is added to the logits. Only
-    XLA's form has either. Of a row's images, `seen`, the Pallas kernel knows by their numbers;
-    cuDNN's knows lengths, and would read several images' as an [N, M] bias, as XLA's form does.
+    XLA's form has either. `seen` says which image of its row a token is of: the Pallas kernel takes
+    the images' numbers, cuDNN's takes lengths alone, and several images are an [N, M] bias there.
     """
     dropping = dropout_rate if dropout_key is not None else 0.0
     chosen = _choose(impl, q, dropping) if bias is None else AttentionImpl.XLA
