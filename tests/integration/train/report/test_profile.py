@@ -90,8 +90,9 @@ def test_every_second_of_the_run_is_accounted_for(traced) -> None:
         assert sum(row[f"perf/share/{stage}"] for stage in Phase) == pytest.approx(1)
     seconds = {stage: rows[-1]["perf/wall_seconds"] * rows[-1][f"perf/share/{stage}"]
                for stage in Phase}  # fmt: skip
-    assert sum(seconds.values()) == pytest.approx(took["wall"], rel=0.05)
-    assert seconds[Phase.EVAL] == pytest.approx(took["eval"], rel=0.05)
+    # One clock inside the other: the evaluators' calls lie in the evaluation phase, the phases in
+    # the call of fit.
+    assert took["eval"] <= seconds[Phase.EVAL] < sum(seconds.values()) <= took["wall"]
     assert all(seconds[stage] > 0 for stage in Phase)
 
 
