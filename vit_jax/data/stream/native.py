@@ -62,7 +62,7 @@ def batch_shapes(
     lead = (cfg.batch_size,)
     if cfg.pack:
         lead = (cfg.pack, slots(cfg.batch_size, cfg.pack, length))
-    found = {name: ((lead[0], length, values), np.uint8), GRIDS: ((*lead, 2), np.int32)}
+    found = {name: ((lead[0], length, values), view.dtype), GRIDS: ((*lead, 2), np.int32)}
     return found | {key: ((*lead, *x.shape), x.dtype) for key, x in fields.items()}
 
 
@@ -179,7 +179,7 @@ class NativeBatches(Batches):
         count, spec = len(positions), self.source.spec
         shape = (len(self.rows), self._length(step), self._view.shape[1])
         batch: Batch = {
-            self._name: np.zeros(shape, np.uint8),
+            self._name: np.zeros(shape, self._view.dtype),
             GRIDS: np.zeros((count, 2), np.int32),
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
             "index": self._indices(positions),
