@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import UInt8
+from jaxtyping import Num
 
 from vit_jax import data, evals, models
 from vit_jax.data import DataConfig, account, split_of
@@ -191,7 +191,7 @@ class Measuring:
         self.variables = placed(trained, mesh)
         self.evaluation = make_evaluator(trained, target, mesh)
 
-    def view(self, index: int) -> UInt8[np.ndarray, "H W C"]:
+    def view(self, index: int) -> Num[np.ndarray, "H W C"]:
         """Return what the model sees of an example; raises UserError: it cannot be read."""
         found = dataclasses.replace(self.trained, transform=self.target.evaluation.transform)
         view = read_view(found, self.target.source.read(index)["image"])

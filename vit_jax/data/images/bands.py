@@ -80,9 +80,14 @@ def read(data: bytes, channels: int, reading: Reading) -> Pixels:
         holds = f"has {pixels.shape[2]} bands, where the model takes {channels}"
         how = f"set model.channels={pixels.shape[2]}, or name {channels} in data.bands"
         raise ValueError(f"{holds}; {how}")
+    check_finite(pixels)
+    return np.ascontiguousarray(pixels, np.dtype(kind.value))
+
+
+def check_finite(pixels: np.ndarray) -> None:
+    """Raise ValueError, with their number, for values that are NaN or infinite."""
     if pixels.dtype.kind == "f" and (wrong := int((~np.isfinite(pixels)).sum())):
         raise ValueError(f"{wrong:,} of {pixels.size:,} values are NaN or infinite; fill them")
-    return np.ascontiguousarray(pixels, np.dtype(kind.value))
 
 
 def load(data: bytes, bands: Sequence[str], channels: int = 0) -> Stored:
@@ -115,6 +120,10 @@ def facts(data: bytes, bands: Sequence[str]) -> Facts:
     if data.startswith(tiff.MAGIC):
         pages = tiff.pages(data)
         return Facts(pages[0].dtype.newbyteorder("=").name, sum(page.samples for page in pages))
+    if data.startswith(_NPY):
+        shape, _, dtype, _ = _described(data)
+        axis = 2 if _is_last(shape, 0) else 0
+        return Facts(dtype.newbyteorder("=").name, shape[axis] if len(shape) == 3 else 1)
     found = load(data, bands if data.startswith(_ZIP) else ALL).pixels
     return Facts(found.dtype.name, found.shape[2])
 
@@ -168,6 +177,14 @@ def members_of(names: Sequence[str], bands: Sequence[str]) -> list[str]:
     return found
 
 
+def examples(files: Sequence[str], bands: Sequence[str]) -> list[str]:
+    """Return the images that files are: each its own, or of named bands the folders they lie in."""
+    if not by_name(bands):
+        return list(files)
+    alone = [name if name.endswith(".npz") else os.path.dirname(name) or "." for name in files]
+    return list(dict.fromkeys(alone))
+
+
 def as_file(array: np.ndarray) -> bytes:
     """Return an array as the bytes of a file that `read` takes."""
     written = io.BytesIO()
@@ -175,7 +192,9 @@ def as_file(array: np.ndarray) -> bytes:
     return written.getvalue()
 
 
-def picture(pixels: Num[np.ndarray, "H W C"], shown: Sequence[int] = ()) -> UInt8[np.ndarray, "H W c"]:
+def picture(
+    pixels: Num[np.ndarray, "H W C"], shown: Sequence[int] = ()
+) -> UInt8[np.ndarray, "H W c"]:
     """Return a picture, grey or RGB, of an image of any channels and dtype.
 
     Args:
@@ -271,8 +290,8 @@ def _one(data: bytes, channels: int) -> Stored:
     raise ValueError(f"no file of bands ({', '.join(SUFFIXES)})")
 
 
-def _array(data: bytes) -> np.ndarray:
-    """Read an .npy, whose header must not claim more than the file has."""
+def _described(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Return shape, order, dtype and where the numbers begin, of an .npy."""
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -285,23 +304,34 @@ def _array(data: bytes) -> np.ndarray:
         raise ValueError("an .npy with a broken header") from error
     if dtype.hasobject or dtype.kind not in "iuf":
         raise ValueError(f"an .npy of {dtype}, which are no pixels")
+    if len(shape) not in (2, 3):
+        raise ValueError(f"an array of shape {shape}, which has no height, width and bands")
+    return shape, by_columns, dtype, file.tell()
+
+
+def _array(data: bytes) -> np.ndarray:
+    """Read an .npy, whose header must not claim more than the file has."""
+    shape, by_columns, dtype, start = _described(data)
     count = math.prod(shape)
-    if count * dtype.itemsize > len(data) - file.tell():
+    if count * dtype.itemsize > len(data) - start:
         raise ValueError("an .npy that is cut off")
-    flat = np.frombuffer(data, dtype, count, file.tell())
+    flat = np.frombuffer(data, dtype, count, start)
     array = flat.reshape(shape, order="F" if by_columns else "C")
     return array.astype(dtype.newbyteorder("="), copy=False)
 
 
+def _is_last(shape: tuple[int, ...], channels: int) -> bool:
+    """Return whether the last axis has the bands: the shorter one, unless one is as expected."""
+    if len(shape) == 2:
+        return True
+    first, _, last = shape
+    return first != channels or last == channels if channels in (first, last) else last <= first
+
+
 def _bands_last(array: np.ndarray, channels: int) -> np.ndarray:
     """Return an array [H, W], [H, W, n] or [n, H, W] as [H, W, n]."""
-    if array.ndim == 2:
-        array = array[..., None]
-    elif array.ndim != 3:
-        raise ValueError(f"an array of shape {array.shape}, which has no height, width and bands")
-    else:
-        first, last = array.shape[0], array.shape[2]
-        turned = first == channels != last if channels in (first, last) else first < last
-        array = np.moveaxis(array, 0, 2) if turned else array
+    if not _is_last(array.shape, channels):
+        array = np.moveaxis(array, 0, 2)
+    array = array[..., None] if array.ndim == 2 else array
     header.check_size(*array.shape[:2])
     return array

@@ -17,9 +17,7 @@ from jaxtyping import Float, Float32, UInt8, UInt16
 
 from vit_jax.data.config import CropRule, Resize, cover_size
 
-Image = (
-    UInt8[np.ndarray, "H W C"] | UInt16[np.ndarray, "H W C"] | Float32[np.ndarray, "H W C"]
-)
+Image = UInt8[np.ndarray, "H W C"] | UInt16[np.ndarray, "H W C"] | Float32[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]
 Resized = (
     UInt8[np.ndarray, "H_out W_out C"]
@@ -143,17 +141,13 @@ def _is_picture(image: np.ndarray) -> bool:
     return image.dtype == np.uint8 and image.shape[2] in (1, 3)
 
 
-def _by_channel(
-    image: np.ndarray, operation: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
+def _by_channel(image: np.ndarray, operation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Apply an operation on [H, W] to every channel."""
     each = [operation(np.ascontiguousarray(one)) for one in np.moveaxis(image, 2, 0)]
     return np.stack(each, axis=2)
 
 
-def _resize_one(
-    channel: np.ndarray, size: tuple[int, int], method: Resize
-) -> np.ndarray:
+def _resize_one(channel: np.ndarray, size: tuple[int, int], method: Resize) -> np.ndarray:
     """Resize one channel of any dtype; of 16 bits as floats, rounded, half to even."""
     if method not in _PILLOW:
         return cv2.resize(channel, size[::-1], interpolation=_OPENCV[method])

@@ -122,10 +122,15 @@ def native_view(image: np.ndarray, cfg: TransformConfig, patch: tuple[int, int])
 
 
 def as_rows(
-    views: Mapping[int, np.ndarray], count: int, length: int, patch: tuple[int, int], channels: int
+    views: Mapping[int, np.ndarray],
+    count: int,
+    length: int,
+    patch: tuple[int, int],
+    channels: int,
+    dtype: np.dtype | type = np.uint8,
 ) -> Batch:
     """Put images of whole patches, by their rows, into a batch of `count` rows, else empty."""
-    image = np.zeros((count, length, patch[0] * patch[1] * channels), np.uint8)
+    image = np.zeros((count, length, patch[0] * patch[1] * channels), dtype)
     grids = np.zeros((count, 2), np.int32)
     for row, view in views.items():
         patches = patchify(view, patch)

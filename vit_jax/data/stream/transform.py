@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.checks import check_pad
+from vit_jax.data.checks import check_colors, check_pad
 from vit_jax.data.config import (
     AS_SHOWN,
     Crop,
@@ -51,9 +51,7 @@ Pixels: TypeAlias = ops.Image
 Motion: TypeAlias = tuple[bool, np.ndarray | None]
 
 
-def evaluation_view(
-    image: Pixels, cfg: TransformConfig, size: tuple[int, int]
-) -> ops.Resized:
+def evaluation_view(image: Pixels, cfg: TransformConfig, size: tuple[int, int]) -> ops.Resized:
     """Bring an image to `size` by a crop that draws nothing.
 
     Raises UserError: the crop is "none" and the image has another size.
@@ -243,6 +241,8 @@ class View:
     patch: tuple[int, int] = (0, 0)  # of a model of native images (docs/naflex.md)
 
     def __post_init__(self) -> None:
+        if self.reading.bands:
+            check_colors(self.transform)
         if is_native(self.transform) and not all(self.patch):
             raise UserError(
                 f"transform.crop={self.transform.crop} gives images of any shape, which this model "
