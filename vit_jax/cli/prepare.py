@@ -74,7 +74,8 @@ class Prepare(Options):
     )
     num_threads: int = flag(
         0,
-        "with --to, --check or --statistics: what is in work at once; 0 is one per core, or 32 for a bucket",
+        "with --to, --check or --statistics: what is in work at once; 0 is one per core, or 32 "
+        "for a bucket",
         least=0,
     )
 

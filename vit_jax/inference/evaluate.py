@@ -300,6 +300,8 @@ def under_corruption(
 
     Raises UserError: images of any size, whose corruptions are not defined.
     """
+    if measuring.trained.reading.bands:
+        raise UserError("corruptions are of pictures, grey or RGB; leave them out for bands")
     if data.is_native(measuring.target.evaluation.transform):
         raise UserError(
             "corruptions are of images of one size; set --transform.crop=resize or center"

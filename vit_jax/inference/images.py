@@ -29,7 +29,7 @@ def expand(names: Sequence[str], stdin: Iterable[str] = (), bands: Sequence[str]
             no shell has expanded them; "-", a list of names on stdin. What a folder or a pattern
             finds comes in natural order: img2 before img10.
         stdin: the lines of that list. It may be long, and outdated: its files need not exist.
-        bands: as `DataConfig.bands`: the files are arrays, or of an image's bands, in a folder each.
+        bands: as `DataConfig.bands`: the files are arrays, of named bands in a folder.
 
     Raises UserError: a name that finds no image, a folder that may not be read.
     """

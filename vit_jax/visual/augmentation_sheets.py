@@ -15,8 +15,8 @@ from vit_jax.config.tree import Config
 from vit_jax.data.augment import parse
 from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.config import is_on, mean_color
-from vit_jax.data.images.ops import Operation
 from vit_jax.data.images import bands
+from vit_jax.data.images.ops import Operation
 from vit_jax.data.sources.base import Example, Labelled, digest_of
 from vit_jax.errors import UserError
 from vit_jax.figures.contact_sheet import Tile, render, wrapped, write

@@ -60,7 +60,10 @@ class Page(NamedTuple):
 
 
 def pages(data: bytes) -> list[Page]:
-    """Read the tags of every page that holds bands; raises ValueError: no TIFF that is read here."""
+    """Read the tags of every page that holds bands.
+
+    Raises ValueError: no TIFF that is read here, a damaged one.
+    """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None or not data.startswith(MAGIC):
         raise ValueError("no TIFF")
@@ -217,7 +220,7 @@ def _bytes(
 def _predicted(raw: np.ndarray, dtype: np.dtype, inside: int, predictor: int) -> np.ndarray:
     """Return the numbers of rows of bytes, with differences summed; one row of numbers a row."""
     if predictor == _FLOATING:
-        # Differences of bytes, the most significant of all numbers first (Adobe's technical note 3).
+        # Differences of bytes, of all numbers the most significant first (Adobe's note 3).
         rows = raw.reshape(len(raw), -1, inside)
         summed = np.cumsum(rows, axis=1, dtype=np.uint8).reshape(len(raw), dtype.itemsize, -1)
         return np.ascontiguousarray(summed.transpose(0, 2, 1)).view(dtype.newbyteorder(">"))[..., 0]

@@ -61,8 +61,9 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = F
     """Choose the columns of an open `pyarrow.parquet.ParquetFile`.
 
     The image is the column that the Hub's metadata calls one, else a struct with bytes, else a
-    binary column, else with `arrays` one of lists of lists; the label is the one that the metadata calls a ClassLabel, else one of a usual
-    name. If several fit, "image" and "label" are taken, else `chosen` must name them.
+    binary column, else with `arrays` one of lists of lists; the label is the one that the metadata
+    calls a ClassLabel, else one of a usual name. If several fit, "image" and "label" are taken,
+    else `chosen` must name them.
 
     Raises UserError: no column of images, several that fit or disagree, none of the name chosen, or
     one that holds no labels.
