@@ -52,8 +52,9 @@ def serialize(trained: Trained) -> bytes:
     """Return the ONNX file of images -> logits, weights and normalisation inside, in float32.
 
     It takes uint8 [batch, H, W, C], of bands in the data's dtype, cropped and resized, for any
-    batch, and returns float32 [batch, K]. A model that computes in bfloat16 computes in float32 here: few of ONNX Runtime's
-    kernels take bfloat16. A model without a head returns its features, [batch, D].
+    batch, and returns float32 [batch, K]. A model that computes in bfloat16 computes in float32
+    here: few of ONNX Runtime's kernels take bfloat16. A model without a head returns its features,
+    [batch, D].
 
     Raises UserError: jax2onnx is missing, weights of 2 GiB or more, or an operation that it lacks.
     """

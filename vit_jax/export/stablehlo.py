@@ -44,8 +44,9 @@ def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
     A model without a head returns its features, [B, D].
 
     The program takes what `numpy.load` reads as a dict, and uint8 [B, H, W, C], of bands in the
-    data's dtype, cropped and resized, for any B >= 1: normalisation is inside. It returns float32 [B, K]. The weights are
-    those of `packed`, from `quantize.pack`; those of `trained` itself are not looked at.
+    data's dtype, cropped and resized, for any B >= 1: normalisation is inside. It returns float32
+    [B, K]. The weights are those of `packed`, from `quantize.pack`; those of `trained` itself are
+    not looked at.
     No device is used: a process without an accelerator writes for all of `PLATFORMS`.
     """
     apply, named = make_apply(portable(trained)), trees.named_leaves(packed)

@@ -73,7 +73,7 @@ def open_split(
             evaluation = kind(**shared)
             if not own_transform:
                 evaluation.transform = trained.transform
-    reading.background, reading.upright = trained.reading
+    reading = dataclasses.replace(reading, **trained.reading._asdict())
     reading.data_dir = data_dir or reading.data_dir
     evaluation.batch_size = batch_size or evaluation.batch_size
     with split_of("--split"):
