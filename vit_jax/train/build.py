@@ -205,10 +205,12 @@ def open_train(cfg: Config) -> data.Source:
     """
     name, split, directory = cfg.data.name, cfg.data.train_split, cfg.data.data_dir
     flag = setting("config.data.train_split")
-    how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "captions": texts.needed(cfg)}
+    how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "bands": cfg.data.bands}
+    how["captions"] = texts.needed(cfg)
     with waiting.said(f"opening {name}"), data.split_of(flag):
         source = texts.tokenized(cfg, data.open_source(name, directory, split, **how))
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
+    data.check_bands(source, cfg.data, cfg.model.channels)
     if cfg.objective.uses_labels:
         how = "put them in folders of classes" if not source.num_classes else "label them"
         without = "or train without, as --config=unlabelled_folder does"

@@ -85,6 +85,7 @@ class Labelled:
     drawn = False
     is_remote = False  # whether a read waits for a network: many at a time
     has_captions = False  # whether `read` gives captions
+    bands: tuple[str, ...] = ()  # of images that are arrays, as it was opened with
 
     @property
     def num_classes(self) -> int:
@@ -117,6 +118,7 @@ class Wrapped(Labelled):
         self.account, self.has_captions = account_of(source), has_captions(source)
         self.target_kind = getattr(source, "target_kind", "")
         self.things = getattr(source, "things", ())
+        self.bands = bands_of(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -254,6 +256,11 @@ def _read_labels(
 def is_remote(source: Source) -> bool:
     """Return whether its reads wait for a network."""
     return getattr(source, "is_remote", False)
+
+
+def bands_of(source: Source) -> tuple[str, ...]:
+    """Return which bands of its images are read; () where they are pictures."""
+    return getattr(source, "bands", ())
 
 
 def account_of(source: Source) -> Account | None:
