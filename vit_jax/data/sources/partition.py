@@ -22,7 +22,9 @@ _HELD_OUT = 0.1  # the share of val, and of test
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
 _ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
 # The end of a name that chooses fields of tar and Parquet files, or how files are read.
-_OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|captions|config)=([^?&]+))$")
+_OPTION = re.compile(
+    r"[?&](?:((?:split_seed|rules)(?==\d)|labels?|image|captions|config|target)=([^?&]+))$"
+)
 _OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
 _RULES = re.compile(r"[?&]rules=\d+(?=$|[?&])")
 # Suffixes of archives; ".tar" is none, but a dataset.
