@@ -65,7 +65,8 @@ def target(case: Case) -> Target:
 def ours(case: Case) -> dict[str, np.ndarray]:
     """Move a case's masks and boxes, and drop none."""
     given = target(case)
-    assert given.boxes is not None and given.masks is not None
+    assert given.boxes is not None
+    assert given.masks is not None
     boxes = target_ops.moved_boxes(given.boxes, given.size, case.move)
     return {
         "masks": target_ops.moved_pixels(given.masks, case.move, 0),

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from tests.moves import CASES, GOLDEN, Case, ours, target
+from tests.moves import CASES, GOLDEN, SIZES, Case, ours, target
 from tests.parity.torch_models import torch
+from vit_jax.data.config import ZoomSide
+from vit_jax.data.images import ops
 
 
 def torchvisions(case: Case) -> dict[str, np.ndarray]:
     """Return the label map, the masks and the boxes that torchvision makes of a case's."""
     from torchvision import tv_tensors
-    from torchvision.transforms import v2
     from torchvision.transforms.v2 import functional
 
     given, move = target(case), case.move
     masks = tv_tensors.Mask(torch.from_numpy(given.masks))
-    boxes = tv_tensors.BoundingBoxes(
-        torch.from_numpy(given.boxes), format="XYXY", canvas_size=given.size
-    )
+    corners: Any = torch.from_numpy(given.boxes)
+    boxes = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=given.size)
     found: dict[str, Any] = {"masks": masks, "boxes": boxes}
     for key, each in found.items():
         each = functional.resize(each, list(move.scaled), antialias=True)
@@ -39,7 +39,6 @@ def torchvisions(case: Case) -> dict[str, np.ndarray]:
         each = functional.crop(each, top, left, height, width)
         each = functional.resize(each, list(move.size), antialias=True)
         found[key] = functional.horizontal_flip(each) if move.flip else each
-    assert v2.__name__
     return {key: np.asarray(each) for key, each in found.items()}
 
 
@@ -50,6 +49,19 @@ def test_masks_and_boxes_move_as_torchvisions() -> None:
         np.testing.assert_allclose(
             found["boxes"], expected["boxes"], atol=2e-3, err_msg=f"{number}"
         )
+
+
+def test_scale_jitter_has_torchvisions_sizes() -> None:
+    from torchvision.transforms import v2
+
+    jitter = v2.ScaleJitter((48, 48), (0.1, 2.0))
+    torch.manual_seed(0)
+    for size in SIZES * 50:
+        state = torch.get_rng_state()
+        expected = jitter.make_params([torch.zeros(3, *size)])["size"]
+        torch.set_rng_state(state)
+        zoom = float(0.1 + torch.rand(1) * 1.9)
+        assert ops.zoomed(size, (48, 48), zoom, ZoomSide.LONG) == tuple(expected)
 
 
 def write() -> None:

@@ -105,9 +105,9 @@ def check_dense(cfg: TransformConfig, name: str = "transform") -> None:
     moving = [] if policy is None else [part for part in policy.parts() if _MOVING.search(part)]
     if moving:
         raise UserError(
-            f"{name}.auto_augment={cfg.auto_augment!r} moves pixels ({moving[0]}), which the targets "
-            "of an image would not follow; set '' or '3-augment', and degrees, translate, scale and "
-            f"shear of {name}",
+            f"{name}.auto_augment={cfg.auto_augment!r} moves pixels ({moving[0]}), and an image's "
+            "targets would not follow; set '' or '3-augment', and move by degrees, translate, "
+            f"scale and shear of {name}",
             field=f"{name}.auto_augment",
         )
 
@@ -116,7 +116,10 @@ def check_dense_data(cfg: DataConfig) -> None:
     """Refuse settings that make no sense where every pixel has a target."""
     check_dense(cfg.transform, "data.transform")
     why = {
-        "data.mix.mixup_alpha": (cfg.mix.mixup_alpha, "blends images, and no pixel has two targets"),
+        "data.mix.mixup_alpha": (
+            cfg.mix.mixup_alpha,
+            "blends images, and no pixel has two targets",
+        ),
         "data.mix.cutmix_alpha": (cfg.mix.cutmix_alpha, "pastes images without their targets"),
         "data.erasing_prob": (cfg.erasing_prob, "hides pixels whose targets would still be asked"),
         "data.balance": (cfg.balance, "counts the one class of each image, and here are several"),

@@ -94,9 +94,7 @@ def moved_boxes(
     return corners.reshape(-1, 4).astype(np.float32)
 
 
-def clipped(
-    boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]
-) -> Float[np.ndarray, "n 4"]:
+def clipped(boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]) -> Float[np.ndarray, "n 4"]:
     """Cut boxes at the edges of an image of (h, w); one that lies outside has no area then."""
     most = np.array([size[1], size[0], size[1], size[0]], boxes.dtype)
     return np.clip(boxes, 0, most)
@@ -152,9 +150,7 @@ def _area_factor(full: tuple[int, int], move: Geometry) -> float:
     return factor if move.matrix is None else factor * abs(np.linalg.det(move.matrix[:, :2]))
 
 
-def rectangles(
-    boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]
-) -> Bool[np.ndarray, "n h w"]:
+def rectangles(boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]) -> Bool[np.ndarray, "n h w"]:
     """Return masks of the pixels whose centres lie in each box, in an image of (h, w)."""
     left, top, right, bottom = (boxes[:, i, None] for i in range(4))
     y, x = np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5

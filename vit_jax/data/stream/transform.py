@@ -186,7 +186,8 @@ class Transform:
             box = _BOXES[cfg.crop](rng, *full, *crop_ranges(cfg))
             image = self._cut(image, box)
         elif cfg.crop is Crop.SCALE_JITTER:
-            scaled = ops.zoomed(full, size, rng.uniform(*zoom_range(cfg)), cfg.zoom_side)
+            low, high = zoom_range(cfg)
+            scaled = ops.zoomed(full, size, rng.uniform(low, high), cfg.zoom_side)
             reach = max(scaled[0], size[0]), max(scaled[1], size[1])
             box = ops.random_place(rng, reach, size)
             image = ops.cut_filled(ops.resize(image, scaled, cfg.resize), box)

@@ -117,10 +117,10 @@ def test_image_and_target_lie_at_one_place(name: str) -> None:
     assert known.mean() > 0.4
     # Between two colours an image has a mean of them, and a map one of the two.
     alike = np.abs(image - 40 * classes) < 20
-    assert alike[known].mean() > 0.9
+    assert alike[known].mean() > 0.8
     assert (image[~known] < 200).all()
     mirrored = np.abs(image - 40 * classes[:, :, ::-1]) < 20
-    assert mirrored[known & known[:, :, ::-1]].mean() < 0.8
+    assert mirrored[known & known[:, :, ::-1]].mean() < 0.5
 
 
 @pytest.mark.parametrize("name", CROPS)
@@ -199,7 +199,7 @@ def test_boxes_without_masks_are_filled() -> None:
     masks = np.unpackbits(found[SEGMENTS], axis=-1, count=SIZE[1]).astype(bool)
     there = found[SEGMENT_CLASS] >= 0
     assert there.any(1).all()
-    assert masks[there].all(1).any(1).all(), "each box here reaches from top to bottom"
+    assert masks[there].min(1).max(1).all(), "each box here reaches from top to bottom"
 
 
 def test_a_padded_last_batch_knows_nothing_of_its_padding() -> None:
@@ -208,7 +208,8 @@ def test_a_padded_last_batch_knows_nothing_of_its_padding() -> None:
         Drawn(TargetKind.PIXELS, 3), views, fields=(LABEL_MAP, *ALL_SEGMENTS), batch_size=4
     ) as stream:
         (batch,) = stream
-    assert (batch[LABEL_MAP][3] == IGNORED).all() and (batch[SEGMENT_CLASS][3] == -1).all()
+    assert (batch[LABEL_MAP][3] == IGNORED).all()
+    assert (batch[SEGMENT_CLASS][3] == -1).all()
     assert (batch[LABEL_MAP][:3] >= 0).all()
     assert batch["mask"].tolist() == [1, 1, 1, 0]
 
