@@ -8,7 +8,7 @@ what is alike for all of them, before the first step, and has the source.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -335,10 +335,10 @@ def read_text(root: Root, name: str) -> str:
         return ""
 
 
-def each_of(rows: Sequence[int], do: Any) -> list[Any]:
-    """Return `do(row)` of each row, made in threads."""
+def each_of(places: Sequence[str], do: Callable[[str], str]) -> list[str]:
+    """Return `do(place)` of each place, made in threads: most wait for a bucket."""
     with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(do, rows))
+        return list(pool.map(do, places))
 
 
 def counted(found: Sequence[tuple[str, str]], what: str) -> list[str]:

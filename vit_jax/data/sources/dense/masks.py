@@ -44,6 +44,7 @@ class MaskFiles:
     def __init__(self, files: PathTable, names: Sequence[str], chosen: Mapping[str, str]) -> None:
         self._files, self._chosen, self.classes = files, chosen, tuple(names)
         self._ids = Ids(len(names), ())
+        self.name = "masks"
 
     def measure(self, rows: Sequence[int], name: str) -> dict[int, tuple[str, set[int]]]:
         """Return, of each mask, why it cannot be read or its size "48x32", and its ids."""
@@ -90,8 +91,6 @@ class MaskFiles:
             elif size not in fit:
                 bad[row] = OTHER_SIZE
         return Checked(bad)
-
-    name = "masks"
 
     def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
         """See `Annotations`."""
