@@ -321,7 +321,7 @@ def open_root(path: str, kind: str) -> tuple[Root, str]:
     return root, where
 
 
-def read_text(root: Root, name: str) -> str:
+def text_of(root: Root, name: str) -> str:
     """Return the text of a small file below a root, "" where there is none.
 
     Raises UserError: it is no text in UTF-8.

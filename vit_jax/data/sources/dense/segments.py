@@ -52,7 +52,7 @@ class Record(NamedTuple):
     shares: bool = False
 
 
-class Segments:
+class SegmentRecords:
     """The segments of many images; see `Annotations`."""
 
     def __init__(

@@ -28,7 +28,7 @@ from vit_jax.data.sources.dense.ids import read_mask
 from vit_jax.data.sources.dense.masks import MaskFiles
 from vit_jax.data.sources.dense.pairs import CLASSES, PathTable
 from vit_jax.data.sources.dense.raster import box_of
-from vit_jax.data.sources.dense.segments import Record, Segments
+from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.listing import Listing, list_all
 from vit_jax.data.sources.partition import SplitDraw, draw_of
@@ -112,7 +112,7 @@ class Objects:
 def open_voc(name: str, split: str, target: TargetKind = TargetKind.NONE) -> AnnotatedSource:
     """Open one split of "DIR", with slices such as train[:10%].
 
-    Segments are the objects of SegmentationObject where there is that folder, unless the name ends
+    SegmentRecords are the objects of SegmentationObject where there is that folder, unless the name ends
     in `?masks=none`, and else the boxes. Classes are those of classes.txt, else VOC's twenty where
     all names are of them, else the names in their order.
 
@@ -152,7 +152,7 @@ def arrange(listing: Listing, root: annotated.Root) -> Voc:
         word, end = os.path.splitext(name)
         known = above[-2:-1] == ["ImageSets"] and alike(word) in KNOWN_SPLITS and end == ".txt"
         if known and above[-1] in splits:
-            for line in annotated.read_text(root, path).splitlines():
+            for line in annotated.text_of(root, path).splitlines():
                 key = "/".join([*above[:-2], line.split(" ")[0].strip()])
                 splits[above[-1]].setdefault(key, word)
     if not any(splits.values()):
@@ -204,7 +204,7 @@ def _find(
         masks = MaskFiles(PathTable(root, paths), names, dict(chosen))
         masks.name = f"the masks of {root.absolute() if isinstance(root, Path) else root}"
         facts = masks.measure(range(len(stems)), masks.name) if isinstance(root, Path) else {}
-        notes += said + masks.open({row: each for row, each in facts.items() if each[1]}, where)
+        notes += said + masks.decide({row: each for row, each in facts.items() if each[1]}, where)
         annotations = masks
         if kind is TargetKind.SEGMENTS:
             annotations = Objects(PathTable(root, [given.of_objects[s] for s in stems]), masks)
@@ -221,7 +221,7 @@ def _find(
 
 def _names(root: annotated.Root, where: str, given: Voc) -> tuple[tuple[str, ...], list[str]]:
     """Return the classes of the PNGs, and notes."""
-    if text := annotated.read_text(root, CLASSES):
+    if text := annotated.text_of(root, CLASSES):
         try:
             return read_class_names(text), []
         except ValueError as error:
@@ -255,13 +255,13 @@ def _far_facts(place: str) -> str:
 
 def _boxes(
     root: annotated.Root, where: str, given: Voc, stems: Sequence[str]
-) -> tuple[set[int], Segments, list[str]]:
+) -> tuple[set[int], SegmentRecords, list[str]]:
     """Return which files cannot be read, the boxes of the others, and notes."""
     found = _objects(root, [given.xml[stem] for stem in stems])
     bad = {row for row, each in enumerate(found) if each is None}
     good = [each for each in found if each is not None]
     counts = Counter(one[0] for each in good for one in each["objects"])
-    text = annotated.read_text(root, CLASSES)
+    text = annotated.text_of(root, CLASSES)
     names = read_class_names(text) if text else NAMES if {*counts} <= {*NAMES} else sorted(counts)
     names = [name for name in names if name != "background"]
     if unknown := sorted({*counts} - {*names}):
@@ -286,7 +286,7 @@ def _boxes(
     hard = sum(bool(one[5]) for each in good for one in each["objects"])
     notes = [f"{hard:,} objects are difficult: they neither teach nor count"] if hard else []
     paths = [given.images[stem] for row, stem in enumerate(stems) if row not in bad]
-    return bad, Segments(records, names, paths), notes
+    return bad, SegmentRecords(records, names, paths), notes
 
 
 def xml_facts(place: str) -> str:

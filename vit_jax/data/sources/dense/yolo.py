@@ -21,7 +21,7 @@ from vit_jax.data.sources.dense import annotated
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Found, Item
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.pairs import CLASSES
-from vit_jax.data.sources.dense.segments import Record, Segments
+from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.listing import list_all
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import TargetKind
@@ -97,7 +97,7 @@ def _find(root: annotated.Root, where: str, file: str, kind: TargetKind, draw: S
         root,
         where,
         items,
-        Segments(records, names, [item.path for item in items]),
+        SegmentRecords(records, names, [item.path for item in items]),
         kind,
         draw,
         left_out=left_out,
@@ -110,7 +110,7 @@ def _yaml(root: annotated.Root, where: str, file: str) -> tuple[Mapping[str, Any
     import yaml  # late: few runs need it
 
     for name in (file,) if file else FILES:
-        text = annotated.read_text(root, name)
+        text = annotated.text_of(root, name)
         if not text:
             continue
         try:
@@ -135,7 +135,7 @@ def _names(
         if not all(isinstance(x, str | int) and one_spelling(str(x)) for x in given):
             raise UserError(f"{where}/{said}: names must be a list of texts")
         names = class_names(map(str, given))
-    elif text := annotated.read_text(root, CLASSES):
+    elif text := annotated.text_of(root, CLASSES):
         try:
             names = read_class_names(text)
         except ValueError as error:
