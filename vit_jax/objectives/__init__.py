@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
         ContrastiveLoss,
         Lock,
     )
+    from vit_jax.objectives.depth import Depth, DepthConfig, DepthHead
     from vit_jax.objectives.dino import Dino
     from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
     from vit_jax.objectives.distill import Distill, DistillConfig, taught
@@ -39,9 +40,13 @@ OBJECTIVES = {
     "LeJepaConfig": "lejepa",
     "IJepaConfig": "ijepa",
     "ContrastiveConfig": "contrastive",
+    "DepthConfig": "depth",
 }
 _OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
-_OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive") | {"GramConfig": "gram"}
+_OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive") | {
+    "GramConfig": "gram",
+    "DepthHead": "depth",
+}
 
 
 def __getattr__(name: str) -> Any:
