@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Depth of every pixel: a linear or a DPT head over an encoder, by the scale-invariant loss.
 
-The loss is SigLoss of AdaBins (arXiv:2011.14141) as facebookresearch/dinov2 and dinov3 train their
-depth heads: for g = log(depth + 0.001) - log(truth + 0.001) over all pixels of known depth of the
-batch, sqrt(var(g) + 0.15 mean(g)^2).
+`dense_losses.silog` over all pixels of known depth of a batch, as facebookresearch/dinov2 and
+dinov3 train their depth heads.
 """
 
 import dataclasses
@@ -18,19 +17,18 @@ from jaxtyping import Array, Float, Float32
 
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
-from vit_jax.data import DataConfig, is_native
+from vit_jax.data import DataConfig
 from vit_jax.data.targets import DEPTH
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.models.dense import dpt
+from vit_jax.models.dense import dpt, linear
 from vit_jax.models.dense.depth_linear import LinearDepth
-from vit_jax.models.dense.dpt import DptConfig
+from vit_jax.models.dense.dpt import NAME, DptConfig
 from vit_jax.models.dense.maps import resize_map
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig, Predict
+from vit_jax.objectives.dense_losses import silog
+from vit_jax.objectives.segment import check_images
 from vit_jax.settings.fields import check_effects, group, value
-from vit_jax.weights.names.hf_depth import HEAD
-
-_EPS = 1e-3  # added to a depth before its logarithm
 
 
 class DepthHead(enum.StrEnum):
@@ -51,11 +49,13 @@ class DepthConfig(ObjectiveConfig):
         min_depth, max_depth: of the linear head, the least and the greatest of them.
         mean_weight: of the squared mean in the loss; 1 forgives no common factor of depths.
         variance_after: steps that the loss leaves the variance out of at the start.
+        frozen: the encoder stays as `init.weights` has it, and runs as in evaluation.
     """
 
     uses_labels: ClassVar[bool] = False
     splits_batch: ClassVar[bool] = False  # the variance is of the whole batch
     scores_images: ClassVar[bool] = False
+    predicts: ClassVar[tuple[str, ...]] = ("depth",)
 
     head: DepthHead = DepthHead.LINEAR
     dpt: DptConfig = group(DptConfig)
@@ -64,6 +64,19 @@ class DepthConfig(ObjectiveConfig):
     max_depth: float = value(10.0, above=0, unit="of the depths")
     mean_weight: float = value(0.15, least=0, most=1)
     variance_after: int = value(100, least=0, unit="steps")
+    frozen: bool = False
+
+    @property
+    def locked(self) -> str:
+        """The regex of a frozen encoder's parameters."""
+        return rf"^(?!{NAME}(?:/|$))" if self.frozen else ""
+
+    @property
+    def pixel_head(self) -> DptConfig | LinearDepth:
+        """What stands beside the encoder."""
+        if self.head is DepthHead.DPT:
+            return self.dpt
+        return LinearDepth(self.bins, self.min_depth, self.max_depth)
 
     def _effects(self) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
         """Yield whether settings have an effect beside the others, when not, and their names."""
@@ -77,24 +90,30 @@ class DepthConfig(ObjectiveConfig):
         if self.min_depth >= self.max_depth:
             what = f"objective.min_depth={self.min_depth} must be below max_depth={self.max_depth}"
             raise UserError(what, field="objective.min_depth")
-        if data.mix.mixup_alpha or data.mix.cutmix_alpha:
-            raise UserError(
-                "data.mix mixes images, and a mixed image has no depth; set its alphas to 0",
-                field="data.mix",
-            )
-        if is_native(data.transform) or getattr(model, "token_merging", 0):
-            what = "rows of patches of several shapes, or merged ones, lie in no map"
-            raise UserError(f"{what}; set data.transform.crop and model.token_merging=0")
+        check_images(data)
+        linear.validate(model)
         if self.head is DepthHead.DPT:
             dpt.check(self.dpt, model)
-        elif _tokens(model) is None:
+        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+            if self.frozen and getattr(model, name, 0):
+                raise UserError(
+                    f"model.{name}={getattr(model, name)} has no effect with "
+                    "objective.frozen=True; set it to 0.0",
+                    field=f"model.{name}",
+                )
+
+    def check_start(self, weights: str) -> None:
+        """Refuse to freeze what starts at random."""
+        if self.frozen and not weights:
             raise UserError(
-                f"{models.family(model).name} has no tokens of patches, which a head of depth reads"
+                "objective.frozen=True keeps the encoder as it starts, which is at random; set "
+                "init.weights, or objective.frozen=False",
+                field="objective.frozen",
             )
 
 
 def _tokens(model: ModelConfig) -> Any:
-    """Return the shape of the tokens that an encoder makes of an image; None of one without."""
+    """Return the shape of the tokens that an encoder makes of an image."""
     module, variables = models.create(models.looped(model)), models.abstract(model)
     image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
     out = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image)
@@ -105,7 +124,7 @@ def _tokens(model: ModelConfig) -> Any:
 class Depth(Objective):
     """The objective; `cfg` is a `DepthConfig`."""
 
-    own_parameters: ClassVar[tuple[str, ...]] = (HEAD,)
+    own_parameters: ClassVar[tuple[str, ...]] = (NAME,)
 
     cfg: DepthConfig
 
@@ -124,8 +143,8 @@ class Depth(Objective):
             width = _tokens(self.model).shape[-1]
             state = dict(self._linear(train=False).init(key, jnp.zeros((1, 1, 1, width))))
             own = state.pop("params")
-        added = {kind: {**model_state.get(kind, {}), HEAD: tree} for kind, tree in state.items()}
-        return {**params, HEAD: own}, {**model_state, **added}
+        added = {kind: {**model_state.get(kind, {}), NAME: tree} for kind, tree in state.items()}
+        return {**params, NAME: own}, {**model_state, **added}
 
     def loss(
         self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
@@ -134,8 +153,8 @@ class Depth(Objective):
         image, truth = batch["image"], batch[DEPTH]
         found, state = self._depths(params, ctx.model_state, image, rng, train=True)
         known, number = truth > 0, (truth > 0).sum().astype(jnp.float32)
-        has_variance = ctx.step >= self.cfg.variance_after
-        loss = sig_loss(found, truth, self.cfg.mean_weight, has_variance)
+        weight = (ctx.step >= self.cfg.variance_after).astype(jnp.float32)
+        loss = silog(found, truth, self.cfg.mean_weight, weight)
         error = jnp.where(known, jnp.abs(found - truth) / jnp.where(known, truth, 1), 0)
         metrics = {
             "loss": loss,
@@ -151,10 +170,14 @@ class Depth(Objective):
         return "no pixel has a known depth (0 is unknown); check data.name and its scale"
 
     def flops(self, variables: Any) -> int:
-        """Return the model FLOPs of training on one example, the head's included."""
+        """Return the model FLOPs of training on one example; a frozen encoder runs forward only."""
         looped = dataclasses.replace(self, model=models.looped(self.model))
         image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
-        return train_flops(count(looped.predicted, variables, image))
+        whole = count(looped.predicted, variables, image)
+        if not self.cfg.frozen:
+            return train_flops(whole)
+        encoder = Objective.flops(self, variables) // 3
+        return encoder + train_flops(whole - encoder)
 
     def predicted(
         self, variables: Mapping[str, Any], image: Float[Array, "B H W C"]
@@ -178,52 +201,31 @@ class Depth(Objective):
     ) -> tuple[Float32[Array, "B H W"], Any]:
         """Return depths, and the new state of the model and of the head."""
         rest = {
-            kind: {name: leaf for name, leaf in tree.items() if name != HEAD}
+            kind: {name: leaf for name, leaf in tree.items() if name != NAME}
             for kind, tree in state.items()
         }
         rest = {kind: tree for kind, tree in rest.items() if tree}
-        own = {kind: tree[HEAD] for kind, tree in state.items() if HEAD in tree}
+        own = {kind: tree[NAME] for kind, tree in state.items() if NAME in tree}
+        learns = train and not self.cfg.frozen
         if self.cfg.head is DepthHead.DPT:
-            variables, how = {"params": params, **rest}, {"train": train, "rng": rng}
+            variables, how = {"params": params, **rest}, {"train": learns, "rng": rng}
             seen: Any = dpt.tapped(self.cfg.dpt, self.model, variables, image, **how)
             head: Any = dpt.create(self.cfg.dpt, self.model, train=train)
         else:
-            out, rest = self.apply(params, rest, image, rng, train=train)
-            size = (image.shape[1], image.shape[2])
-            grid = models.family(self.model).grids(self.model, size)[-1]
-            patches = out.tokens[:, models.num_prefix(self.model) :]
-            seen = patches.reshape(len(patches), *grid, -1)
+            out, rest = self.apply(params, rest, image, rng, train=learns)
+            seen = linear.patches(self.model, out, (image.shape[1], image.shape[2]))
             head = self._linear(train=train)
-        variables = {"params": params[HEAD], **own}
+        if self.cfg.frozen:
+            seen = jax.lax.stop_gradient(seen)
+        variables = {"params": params[NAME], **own}
         if train and own:
             found, own = head.apply(variables, seen, mutable=list(own))
         else:
             found = head.apply(variables, seen)
-        depths = resize_map(found[..., None], image.shape[1:3])[..., 0]
-        both = {kind: {**rest.get(kind, {}), HEAD: tree} for kind, tree in own.items()}
+        depths = resize_map(found[..., None], (image.shape[1], image.shape[2]))[..., 0]
+        both = {kind: {**rest.get(kind, {}), NAME: tree} for kind, tree in own.items()}
         return depths, {**rest, **both}
 
     def _linear(self, *, train: bool) -> LinearDepth:
         cfg = self.cfg
         return LinearDepth(cfg.bins, cfg.min_depth, cfg.max_depth, train)
-
-
-def sig_loss(
-    found: Float[Array, "*pixels"],
-    truth: Float[Array, "*pixels"],
-    mean_weight: float,
-    has_variance: jax.Array | bool = True,
-) -> Float32[Array, ""]:
-    """Return sqrt(var(g) + weight mean(g)^2) over the pixels whose truth is above 0, 0 without any.
-
-    The variance is the unbiased one; the mean alone counts without `has_variance`.
-    """
-    known = truth > 0
-    number = known.sum().astype(jnp.float32)
-    g = jnp.log(found + _EPS) - jnp.log(jnp.where(known, truth, 1) + _EPS)
-    mean = jnp.where(known, g, 0).sum() / jnp.maximum(number, 1)
-    squares = jnp.where(known, jnp.square(g - mean), 0).sum()
-    variance = jnp.where(has_variance, squares / jnp.maximum(number - 1, 1), 0)
-    inside = variance + mean_weight * jnp.square(mean)
-    # The slope of a root is infinite at 0, and 0 times that no number.
-    return jnp.where(inside > 0, jnp.sqrt(jnp.where(inside > 0, inside, 1)), 0)
