@@ -60,8 +60,8 @@ class Trained:
     # A file's pair of towers and its tokenizer; runs and repositories say theirs.
     towers: "TwoTowers | None" = None
     tokenizer: str = ""
-    # What is beside the model where every pixel counts, an `EomtHead` or `DptConfig`; `inference.dense`
-    # makes predictors of it.
+    # What is beside the model where every pixel counts, an `EomtHead` or a `DptConfig`;
+    # `inference.dense` makes predictors of it.
     head: Any = None
     tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file

@@ -17,15 +17,15 @@ from jaxtyping import Array, Float, Float32
 
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
-from vit_jax.data import DataConfig
-from vit_jax.data.targets import DEPTH
+from vit_jax.data import DataConfig, Source, target_kind
+from vit_jax.data.targets import DEPTH, TargetKind
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.dense import dpt, linear
 from vit_jax.models.dense.depth_linear import LinearDepth
 from vit_jax.models.dense.dpt import NAME, DptConfig
 from vit_jax.models.dense.maps import resize_map
-from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig, Predict
+from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
 from vit_jax.objectives.dense_losses import silog
 from vit_jax.objectives.segment import check_images
 from vit_jax.settings.fields import check_effects, group, value
@@ -132,6 +132,17 @@ class Depth(Objective):
     def fields(self) -> tuple[str, ...]:
         """Fields of the source, besides its image, that go to the devices."""
         return (DEPTH,)
+
+    def open(self, source: Source, seed: int, positions: int, saved: Mapping[str, Any]) -> Extras:
+        """Refuse data without depths."""
+        del seed, positions, saved
+        if target_kind(source) != TargetKind.DEPTH:
+            raise UserError(
+                f"{source.name} has no depths; depth:DIR has, with images in DIR/images/<split> "
+                "and maps in DIR/depth/<split>",
+                field="data.name",
+            )
+        return Extras()
 
     def init(self, key: jax.Array) -> tuple[Any, Any]:
         """Initialise the encoder and, beside it, the head."""

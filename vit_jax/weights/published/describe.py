@@ -28,7 +28,9 @@ class Network(NamedTuple):
     model: ModelConfig
     class_names: tuple[str, ...]  # K names; none if the repository lists none
     loss: Loss  # what it was trained with
-    head: Any = None  # what is beside the model where every pixel counts, an `EomtHead` or `DptConfig`
+    head: Any = (
+        None  # what is beside the model where every pixel counts, an `EomtHead` or `DptConfig`
+    )
 
 
 def is_repository(ref: str) -> bool:
