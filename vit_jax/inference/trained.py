@@ -76,6 +76,11 @@ class Trained:
         return self.model.channels
 
     @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the pixels that the model takes."""
+        return np.dtype(self.reading.dtype.value)
+
+    @property
     def name(self) -> str:
         """The last part of `ref`, for pictures: they may be published, so they name no folder."""
         return Path(self.ref.partition(":")[2]).name

@@ -107,6 +107,25 @@ def make_climb(cfg: OptimConfig, params: trees.PyTree, clock: Clock) -> Climb | 
     return climb
 
 
+def make_constant(
+    cfg: OptimConfig, params: trees.PyTree
+) -> Callable[[trees.PyTree], trees.PyTree] | None:
+    """Build the function that makes wholly frozen parameters constants to a loss.
+
+    Then their gradients are zero and cost nothing, nor does the way back to what lies before the
+    first trained layer. Where a part of a stack is frozen, its gradients are still computed. None
+    without `freeze`.
+    """
+    if not cfg.freeze:
+        return None
+    frozen = {name for name, value in make_rules(cfg, params).frozen.items() if value.all()}
+
+    def constant(name: str, leaf: jax.Array) -> jax.Array:
+        return jax.lax.stop_gradient(leaf) if name in frozen else leaf
+
+    return lambda params: trees.map_named(constant, params)
+
+
 def _weight_decay(cfg: OptimConfig, clock: Clock) -> float | optax.Schedule:
     if not cfg.weight_decay_end:
         return cfg.weight_decay

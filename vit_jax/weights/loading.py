@@ -187,6 +187,25 @@ def _with_text(image: _Opened, source: WeightsFile, own: Own | None) -> _Opened:
     )
 
 
+def _with_head(image: _Opened, own: Own | None, tree: Mapping[str, Any], source: str) -> _Opened:
+    """See a depth model's head where one of its shapes is to be read; else leave it out."""
+    from vit_jax.weights.names import hf_depth  # late: most files have no such head
+
+    beside: list[Entry] = []
+    if own is not None and hf_depth.HEAD in own.shapes and image.old is not None:
+        head = hf_depth.config(tree, image.old, source)
+        there = {entry.name: entry for entry in hf_depth.entries(head, image.old)}
+        wanted = {f"params/{n}": leaf.shape for n, leaf in trees.named_leaves(own.shapes)}
+        if wanted.items() <= {name: entry.shape for name, entry in there.items()}.items():
+            beside = list(there.values())
+    inner, has_head = image.is_ignored, bool(beside)
+
+    def is_ignored(key: str) -> bool:
+        return inner(key) or hf_depth.is_ignored(key, has_head=has_head)
+
+    return image._replace(beside=beside, is_ignored=is_ignored)
+
+
 @contextlib.contextmanager
 def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
     from vit_jax.weights import adapters
@@ -227,7 +246,11 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
-            yield _with_text(_Opened(seen, entries, [], is_ignored, old, rule), source, own)
+            opened = _Opened(seen, entries, [], is_ignored, old, rule)
+            if tree["model_type"] in hf_config.DENSE:
+                yield _with_head(opened, own, tree, found.source(repository.CONFIG))
+            else:
+                yield _with_text(opened, source, own)
         elif own is None and not (tree or cfg.num_classes):  # open_clip's encoder alone
             plain = two_towers.without_image_head(source)
             yield _timm_names(plain, cfg, None, {})

@@ -325,7 +325,12 @@ class _Example(NamedTuple):
     captions: tuple[str, ...] = ()
 
 
-def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> CsvSource:
+def open_csv(
+    name: str,
+    split: str,
+    captions: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
+) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
     Paths are relative to the file's folder, or all are addresses; that a bucket holds them is
@@ -357,7 +362,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
         for row in rows:
             row.cells["path"] = row.cells["path"].removeprefix(f"{root}/")
     _check_columns(rows, where)
-    examples = list(_examples(rows, root, where, caption))
+    examples = list(_examples(rows, root, where, caption, folders=bool(bands)))
     gone = [example for example in examples if not example.path]
     if 2 * len(gone) >= len(examples):
         more = f", nor are {len(gone) - 1:,} other files" if len(gone) > 1 else ""
@@ -369,7 +374,8 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
     ):
         raise UserError(f"{where}, line {empty[0].line}: give a value for path, label")
     used, doubled = _once([each for each in examples if each.path], class_of, where)
-    used, unread, seen, told = _look(used, root, key := place if is_far else os.path.abspath(place))
+    key = place if is_far else os.path.abspath(place)
+    used, unread, seen, told = _look(used, root, key, bands)
     if not used:
         raise UserError(f"{where}: none of its {len(unread):,} images can be read ({unread[0][0]})")
     ids = {label: i for i, label in enumerate(classes)} | {"": -1}
@@ -403,6 +409,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
         [labels[index] for index in chosen],
         drawn=not has_splits,
     )
+    source.bands = bands
     if caption:
         source.add_captions(used[index].captions for index in chosen)
     if seen:
@@ -430,7 +437,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
 
 
 def _look(
-    examples: list[_Example], root: Path | str, name: str
+    examples: list[_Example], root: Path | str, name: str, bands: tuple[str, ...]
 ) -> tuple[list[_Example], list[tuple[str, str]], list[Seen], list[str]]:
     """Return the rows whose images can be read, the others' (reason, path), what was seen, notes.
 
@@ -438,7 +445,13 @@ def _look(
     """
     if isinstance(root, str) and len(examples) > look.MOST_FAR:
         return examples, [], [], [look.believed(len(examples))]
-    found = look.examine(look.places_of(root, [each.path for each in examples]), name)
+    places = look.places_of(root, [each.path for each in examples])
+    if bands:
+        from vit_jax.data.sources import arrays  # late: most tables list pictures
+
+        found = arrays.examine(places, name, bands)
+    else:
+        found = look.examine(places, name)
     pairs = list(zip(examples, found, strict=True))
     unread = [(seen.why, each.path) for each, seen in pairs if seen.why]
     good = [(each, seen) for each, seen in pairs if not seen.why]
@@ -469,11 +482,11 @@ def _as_before(place: str, root: Path | str, where: str, split: str, draw: Split
 
 
 def _examples(
-    rows: Sequence[CsvRow], root: Path | str, where: str, caption: str
+    rows: Sequence[CsvRow], root: Path | str, where: str, caption: str, *, folders: bool = False
 ) -> Iterator[_Example]:
     """Yield what each row says; without a path where there is no such file.
 
-    `caption` is the column of captions, "" for none.
+    `caption` is the column of captions, "" for none; with `folders` an image may be one.
     """
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
     labels: dict[str, str] = {}  # of a million rows few differ
@@ -486,7 +499,7 @@ def _examples(
             except ValueError as error:
                 raise UserError(f"{where}, line {line}: {error}") from None
         if isinstance(root, Path):
-            path = _there(root, cells["path"])
+            path = _there(root, cells["path"], folders)
             file = os.path.normpath(os.path.join(above, path)) if path else cells["path"]
         else:
             path = _HERE.sub(r"\1", cells["path"].strip().replace("\\", "/"))
@@ -504,19 +517,20 @@ def _captions(cell: str) -> tuple[str, ...]:
     return captions_lib.listed(cell).texts
 
 
-def _there(root: Path, given: str) -> str:
+def _there(root: Path, given: str, folders: bool) -> str:
     """Return the path by which a file is found, "" for none.
 
     It may have been written with Windows' separators, or with spaces, or accents otherwise than the
     file system has them.
     """
-    if (root / given).is_file():
+    is_there = Path.exists if folders else Path.is_file
+    if is_there(root / given):
         return given
     plain = given.strip()
     for text in (plain, plain.replace("\\", "/")):
         for form in ("NFC", "NFD"):
             path = unicodedata.normalize(form, text)
-            if path != given and (root / path).is_file():
+            if path != given and is_there(root / path):
                 return path
     return ""
 

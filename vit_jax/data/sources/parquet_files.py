@@ -11,6 +11,7 @@ import concurrent.futures
 import functools
 import io
 import json
+import math
 import re
 import sys
 import threading
@@ -56,12 +57,13 @@ class Columns(NamedTuple):
     classes: tuple[str, ...]  # of a ClassLabel; () is not known
 
 
-def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
+def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = False) -> Columns:
     """Choose the columns of an open `pyarrow.parquet.ParquetFile`.
 
     The image is the column that the Hub's metadata calls one, else a struct with bytes, else a
-    binary column; the label is the one that the metadata calls a ClassLabel, else one of a usual
-    name. If several fit, "image" and "label" are taken, else `chosen` must name them.
+    binary column, else with `arrays` one of lists of lists; the label is the one that the metadata
+    calls a ClassLabel, else one of a usual name. If several fit, "image" and "label" are taken,
+    else `chosen` must name them.
 
     Raises UserError: no column of images, several that fit or disagree, none of the name chosen, or
     one that holds no labels.
@@ -76,9 +78,11 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     ]
     binary = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
     plain = [n for n in binary if n not in LABELS] or binary
+    nested = [n for n, k in kinds.items() if arrays and _depth(k) > 1]
     marked = [name for name in (*structs, *plain) if named[name] == "Image"]
     given = chosen.get("image", "")
-    image = _one("image", given, marked or structs or plain, [*structs, *plain], where)
+    fit = marked or structs or plain or nested
+    image = _one("image", given, fit, [*structs, *plain, *nested], where)
     words = [n for n, k in kinds.items() if _is_label(k) or (n in binary and n != image)]
     marked = [name for name in words if named[name] == "ClassLabel"]
     given, label = chosen.get("label", ""), ""
@@ -97,6 +101,34 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
     path = f"{image}.bytes" if image in structs else image
     return Columns(path, label, _classes(features, label))
+
+
+def _depth(kind: Any) -> int:
+    """Return how many lists of numbers lie in one another."""
+    import pyarrow.types as types
+
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    return depth if types.is_integer(kind) or types.is_floating(kind) else 0
+
+
+def _array_of(value: Any) -> bytes:
+    """Return lists of lists of numbers, a scalar of pyarrow's, as the bytes of an array.
+
+    Raises ValueError: rows of several lengths, or none at all.
+    """
+    from vit_jax.data.images.bands import as_file
+
+    depth, flat, shape = _depth(value.type), value.values, [len(value.values)]
+    for _ in range(depth - 1):
+        inside = flat.flatten()
+        shape.append(len(inside) // max(len(flat), 1))
+        flat = inside
+    numbers = flat.to_numpy(zero_copy_only=False)
+    if numbers.size != math.prod(shape):
+        raise ValueError("lists of several lengths, which are no array")
+    return as_file(numbers.reshape(shape))
 
 
 def captions(opened: Any, chosen: Mapping[str, str], where: str, wanted: Captions) -> str:
@@ -154,7 +186,7 @@ def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray
     that is none, in the words of `names.label_of`. `place` is the file in messages.
     """
     paths = [opened.schema.column(i).path for i in range(len(opened.schema.names))]
-    lacking = {columns.image, columns.label} - {*paths, ""}
+    lacking = {columns.image, columns.label} - {*paths, *opened.schema_arrow.names, ""}
     if lacking or _classes(_features(opened), columns.label) != columns.classes:
         other = f"no column {min(lacking)}" if lacking else "classes of other names"
         raise ValueError(f"it has {other}, unlike the first file")
@@ -320,7 +352,10 @@ class ParquetSource(shards.ShardSource):
     def _value(self, held: "RowGroups", index: int) -> Any:
         group, row = self._find(index)
         try:
-            return held.get(group)[row - int(self._groups[group, 2])].as_py()
+            found = held.get(group)[row - int(self._groups[group, 2])]
+            if self.bands and held is self._held and found.is_valid and _depth(found.type) > 1:
+                return _array_of(found)
+            return found.as_py()
         except remote.RemoteError:
             raise
         except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
@@ -436,7 +471,12 @@ def _open(file: remote.FileInfo, footer: Any = None) -> Any:
     return pq.ParquetFile(pa.PythonFile(_Ranged(file), "r"), metadata=footer)
 
 
-def open_parquet(name: str, split: str, captions: Captions = Captions.UNREAD) -> ParquetSource:
+def open_parquet(
+    name: str,
+    split: str,
+    captions: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
+) -> ParquetSource:
     """Open one split of Parquet files, "PATTERN?label=COLUMN&image=COLUMN", with TFDS-style slices.
 
     Splits are told by the names of the files, else drawn by `partition`. Columns are found as
@@ -446,7 +486,8 @@ def open_parquet(name: str, split: str, captions: Captions = Captions.UNREAD) ->
     Raises UserError: no such file, split or column; a file that is cut or damaged.
     """
     where, found, chosen = shards.find(name, "parquet")
-    return open_shards(where, found.files, split, chosen, notes=found.notes, wanted=captions)
+    how: dict[str, Any] = {"notes": found.notes, "wanted": captions, "bands": bands}
+    return open_shards(where, found.files, split, chosen, **how)
 
 
 def open_shards(
@@ -459,12 +500,16 @@ def open_shards(
     told: Mapping[str, int] = types.MappingProxyType({}),
     notes: Sequence[str] = (),
     wanted: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
 ) -> ParquetSource:
-    """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`."""
+    """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`.
+
+    With `bands` (`DataConfig.bands`) an image may be lists of lists of numbers.
+    """
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
         first = _reading(files[0], lambda: _open(files[0]))
-        columns = _reading(files[0], lambda: find(first, chosen, where))
+        columns = _reading(files[0], lambda: find(first, chosen, where, arrays=bool(bands)))
         text = captions(first, chosen, where, wanted)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
@@ -513,6 +558,7 @@ def open_shards(
     ]
     source = title, classes, [files[i] for i in used], labels[rows], rows
     opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64), text=text)
+    opened.bands = bands
     if classes or not text:
         notes += shards.label_notes(joined, labels, classes, named=bool(names))
     notes += unread(first, columns, chosen)

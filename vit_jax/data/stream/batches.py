@@ -328,7 +328,7 @@ class Batches:
         count, spec = len(positions), self.source.spec
         order = (len(self.source), self.seed, self.repeats, self.balance)
         batch: Batch = {
-            **{key: np.empty((count, *v.shape), np.uint8) for key, v in self.views.items()},
+            **{key: np.empty((count, *v.shape), v.dtype) for key, v in self.views.items()},
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
             "index": stream_indices(positions, *order),
         }

@@ -80,7 +80,7 @@ LAYOUTS = {
         "hf_dinov2",
         _ATTENTION,
         _PATCHES,
-        ("", "dinov2.", "dinov2_with_registers."),
+        ("", "dinov2.", "dinov2_with_registers.", "backbone."),
         "classifier",
         r"(^|\.)mask_token$",
         (

@@ -119,6 +119,9 @@ _TOWERS = {
     "clip": "clip_vision_model",
     "aimv2": "aimv2_vision_model",
 }
+# An encoder below `backbone_config` and a head of every pixel beside it (`names.hf_depth`).
+DENSE = ("dpt", "depth_anything")
+_BACKBONES = ("dinov2", "dinov2_with_registers")
 ACTS = {
     "gelu": Gelu.ERF,
     "gelu_pytorch_tanh": Gelu.TANH,
@@ -148,8 +151,10 @@ class Facts:
         kind = str(tree.get("model_type"))
         if kind in _TOWERS:
             kind, tree = _TOWERS[kind], _tower(tree, source)
+        if kind in DENSE:
+            kind, tree = _backbone(tree, source)
         if kind not in KINDS:
-            valid = [*KINDS, *_TOWERS]
+            valid = [*KINDS, *_TOWERS, *DENSE]
             raise unknown(f"model_type in {source}:", shown(kind[:80]), valid)
         self.kind, self.source = kind, source
         self._values = {**KINDS[kind].defaults, **tree}
@@ -222,6 +227,15 @@ def _tower(tree: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     if not isinstance(tower, dict):
         raise UserError(f"{source}: vision_config must hold the image's tower")
     return tower
+
+
+def _backbone(tree: Mapping[str, Any], source: str) -> tuple[str, Mapping[str, Any]]:
+    found = tree.get("backbone_config")
+    kind = str(found.get("model_type")) if isinstance(found, dict) else "none"
+    if kind not in _BACKBONES or not isinstance(found, dict):
+        what = f"a {shown(str(tree.get('model_type')))} of backbone_config {shown(kind[:80])}"
+        raise UserError(f"{source}: {what} is not known here; valid: {', '.join(_BACKBONES)}")
+    return kind, found
 
 
 def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> ModelConfig:
