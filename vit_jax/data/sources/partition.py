@@ -24,7 +24,7 @@ KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:", *DENSE)
 _ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
 # The end of a name that chooses fields of tar and Parquet files, or how files are read.
 _OPTION = re.compile(
-    r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|captions|config"
+    r"[?&](?:((?:split_seed|rules)(?==\d)|labels?|image|captions|config|target"
     r"|images|masks|mask|ignore|zero|ids|objects|depth|scale)=([^?&]+))$"
 )
 _OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
