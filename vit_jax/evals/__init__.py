@@ -16,8 +16,11 @@ from vit_jax.evals.config import (
     KNNEval,
     LinearEval,
     LossEval,
+    MultiLabelEval,
     ProbeEval,
+    RegressionEval,
     RetrievalEval,
+    ThresholdRule,
     ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
@@ -43,6 +46,12 @@ def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     return zero_shot.create(cast(ZeroShotEval, cfg), context)
 
 
+def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import several  # late: most runs have one label an image
+
+    return several.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -53,6 +62,8 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     FeaturesEval: _drift,
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
+    MultiLabelEval: _several,
+    RegressionEval: _several,
 }
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from vit_jax.objectives.lejepa import LeJepa, LeJepaConfig
     from vit_jax.objectives.mae import Mae, MaeConfig
     from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
+    from vit_jax.objectives.regression import Regression, RegressionConfig, RegressionLoss
 
 # The class of an objective's config, and the file here that has both: `MaeConfig` and `Mae`. A file
 # is imported when its objective is asked for. To add one, see docs/add_an_objective.md.
@@ -39,9 +40,11 @@ OBJECTIVES = {
     "LeJepaConfig": "lejepa",
     "IJepaConfig": "ijepa",
     "ContrastiveConfig": "contrastive",
+    "RegressionConfig": "regression",
 }
 _OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
 _OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive") | {"GramConfig": "gram"}
+_OTHERS |= {"RegressionLoss": "regression"}
 
 
 def __getattr__(name: str) -> Any:
