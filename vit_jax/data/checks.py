@@ -211,6 +211,8 @@ def check_labels(source: Source, advice: str, allowed: int = 0) -> None:
 
     Listed labels are all looked at; of labels that lie in records, those of a few.
     """
+    if "value" in source.spec:
+        raise UserError(f"{source.name} has numbers and no classes; {advice}")
     if not source.num_classes or "label" not in source.spec:
         raise UserError(f"{source.name} has no labels; {advice}")
     if source.multi_label:
