@@ -18,7 +18,15 @@ from vit_jax.process import waiting
 from vit_jax.weights import grids, two_towers
 from vit_jax.weights import resize as resize_lib
 from vit_jax.weights.apply import OtherHead, fill
-from vit_jax.weights.config import CHECKPOINT, KINDS, OWN_PARAMETERS, Base, ResizeRule, split
+from vit_jax.weights.config import (
+    CHECKPOINT,
+    KINDS,
+    OWN_PARAMETERS,
+    Base,
+    ResizeRule,
+    added,
+    split,
+)
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
 from vit_jax.weights.names import google, hf, hf_config, timm
@@ -79,6 +87,7 @@ def read(
     of a run's config that holds `ref`: an error begins with it and names what to change.
     """
     with _advising(field, ref, headless):
+        whole, (ref, backbone) = ref, added(ref)
         scheme, path = split(ref)
         if scheme != CHECKPOINT and models.logit_factor(cfg) != 1:
             raise UserError(
@@ -97,7 +106,7 @@ def read(
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
             rule = rule if resize is ResizeRule.AUTO else resize
             source = resize_lib.matched(source, cfg, old)
-            return fill(
+            found = fill(
                 [*entries, *(beside if fits else ())],
                 source,
                 skip=skip,
@@ -108,6 +117,29 @@ def read(
                 headless=headless,
                 only_check=only_check,
             )
+        if backbone:
+            given = {"skip": skip, "resize": resize, "headless": True, "only_check": only_check}
+            return _sum(found, read(backbone, cfg, **given))
+        if beside and fits and not only_check:
+            _check_whole(found, whole)
+        return found
+
+
+def _sum(changes: Flat, backbone: Flat) -> Flat:
+    """Add an encoder's parameters to what changes them; what stands beside it has nothing added."""
+    return {name: x + backbone[name] if name in backbone else x for name, x in changes.items()}
+
+
+def _check_whole(values: Flat, ref: str) -> None:
+    """Refuse an EoMT's file that holds differences to a backbone, as those for DINOv3 do."""
+    from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
+
+    if f"params/{eomt.QUERY}" in values and eomt.is_difference(values):
+        raise UserError(
+            f"{ref} holds the differences of an encoder from its backbone, which is published "
+            f"elsewhere; name it behind a plus sign, as {ref}+hf:facebook/"
+            "dinov3-vitl16-pretrain-lvd1689m"
+        )
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[FileTensor]:
@@ -220,7 +252,7 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
         )
     theirs = set(saved.metadata.get(OWN_PARAMETERS, ()))
     entries = ckpt.entries(models.abstract(cfg))
-    beside = ckpt.entries({"params": own.shapes}) if own else []
+    beside = ckpt.entries({"params": own.shapes, **own.state}) if own else []
     is_ignored = lambda name: name.partition("/")[0] in theirs  # noqa: E731
     base = Base.of(saved.metadata)
     source = saved.file if base is None else adapters.whole(saved, base, read)
@@ -246,7 +278,8 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
-            opened = _Opened(seen, entries, [], is_ignored, old, rule)
+            beside = _eomt(own) if facts.kind.startswith("eomt") else []
+            opened = _Opened(seen, entries, beside, is_ignored, old, rule)
             if tree["model_type"] in hf_config.DENSE:
                 yield _with_head(opened, own, tree, found.source(repository.CONFIG))
             else:
@@ -256,6 +289,15 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             yield _timm_names(plain, cfg, None, {})
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
+
+
+def _eomt(own: Own | None, code: str = "hf") -> list[Entry]:
+    """List what a file has of EoMT, where that is to be read."""
+    if own is None:
+        return []
+    from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
+
+    return eomt.beside(own.shapes, code)
 
 
 _OPENERS = {
