@@ -44,24 +44,29 @@ _WORDS = {
 
 
 def layout_of(name: str) -> Layout:
-    """Find out what a dataset is, by its name, or of a folder on this machine by its files.
+    """Return what a dataset is, by its name; of a folder on this machine its files tell.
 
     Raises UserError: a folder of two layouts.
     """
     full = full_name(name)
-    kind, _, path = full.partition(":")
-    if kind in _WORDS:
-        return Layout(full, *_WORDS[kind])
+    return Layout(full, *_WORDS.get(full.partition(":")[0], (TargetKind.NONE, "")))
+
+
+def kind_of(path: str) -> str:
+    """Return the kind of the targets in a folder, "masks" or so; "" of images alone or of classes.
+
+    Raises UserError: there are two.
+    """
     root = Path(os.path.expanduser(path))
-    if kind != "folder" or remote.is_remote(path) or not root.is_dir():
-        return Layout(full, TargetKind.NONE, "")
+    if remote.is_remote(path) or not root.is_dir():
+        return ""
     found = _layouts(root)
     if len(found) > 1:
         listed = " and ".join(f"{_WORDS[each][1]} ({each}:{path})" for each in found)
-        raise UserError(f"{shown(path)} holds {listed}; name the one to learn, as {found[0]}:{path}")
-    if not found:
-        return Layout(full, TargetKind.NONE, "images of classes")
-    return Layout(f"{found[0]}:{path}", *_WORDS[found[0]])
+        raise UserError(
+            f"{shown(path)} holds {listed}; name the one that is meant, {found[0]}:{path}"
+        )
+    return "".join(found)
 
 
 def _layouts(root: Path) -> list[str]:
