@@ -106,7 +106,7 @@ def open_source(
     else:
         from vit_jax.data.sources.records import open_tfds
 
-        source = open_tfds(name, data_dir, split, captions)
+        source = open_tfds(name, data_dir, split, captions, target)
     if captions is Captions.NEEDED and not has_captions(source):
         kinds = "csv:, tar:, parquet:, hf: and TFDS's datasets"
         raise UserError(f"{source.name} has no captions; {kinds} may have some")

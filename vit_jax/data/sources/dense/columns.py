@@ -38,7 +38,7 @@ USUAL = {
     "objects": ("objects", "annotations"),
     "depth": ("depth", "depth_map"),
 }
-_KINDS = {"mask": TargetKind.PIXELS, "objects": TargetKind.SEGMENTS, "depth": TargetKind.DEPTH}
+KINDS = {"mask": TargetKind.PIXELS, "objects": TargetKind.SEGMENTS, "depth": TargetKind.DEPTH}
 _BOXES, _CATEGORIES = ("bbox", "boxes", "bboxes"), ("category", "categories", "label", "labels")
 _MOST = 10  # of 10 boxes as (x, y, width, height), one may lie outside
 
@@ -145,7 +145,7 @@ def bytes_of(value: Any) -> bytes:
 def without_label(name: str, target: str) -> str:
     """Return a name by which no label is read, where it chooses targets or such are wanted."""
     chosen = options(name)[1]
-    if "label" in chosen or not (target or chosen.keys() & _KINDS.keys()):
+    if "label" in chosen or not (target or chosen.keys() & KINDS.keys()):
         return name
     return f"{name}{'&' if chosen else '?'}label={NO_LABEL}"
 
@@ -158,7 +158,7 @@ def with_targets(source: Source, name: str, target: str) -> Source:
     Raises UserError: it has no such column, targets that no row has, an id of no class.
     """
     chosen = options(name)[1]
-    given = [option for option in _KINDS if option in chosen]
+    given = [option for option in KINDS if option in chosen]
     extra = sorted(chosen.keys() & {*ids.OPTIONS, "scale", "images", "masks"})
     if not given and not target:
         if extra:
@@ -168,9 +168,9 @@ def with_targets(source: Source, name: str, target: str) -> Source:
         return source
     if len(given) > 1:
         raise UserError(f"{source.name}: ?{given[0]}= and ?{given[1]}= are two targets; choose one")
-    option = given[0] if given else next(key for key, kind in _KINDS.items() if kind == target)
-    if target and _KINDS[option] != target:
-        raise annotated.unfit(TargetKind(target), (_KINDS[option],), source.name)
+    option = given[0] if given else next(key for key, kind in KINDS.items() if kind == target)
+    if target and KINDS[option] != target:
+        raise annotated.unfit(TargetKind(target), (KINDS[option],), source.name)
     if not isinstance(source, ParquetSource):
         raise UserError(f"{source.name} is no Parquet file, whose columns have targets")
     column = _column(source, option, chosen.get(option, ""))
@@ -232,7 +232,7 @@ def _opened(
             if shape and (why := _unfit(Shape(*shape), told, option)):
                 bad[row] = why
         there = {i for row, (_, told) in facts.items() if row not in bad for i in told[1:]}
-        kind = _KINDS[option]
+        kind = KINDS[option]
         if option == "depth":
             annotations = ImageColumn(source, column, kind, scale=depth.scale_of(chosen))
         else:
@@ -250,7 +250,7 @@ def _opened(
         raise UserError(f"{source.name}: no row has a target that can be used ({why})")
     if bad:
         notes.append(f"{len(bad):,} of {len(source):,} rows of {source.name} are left out: {why}")
-    found = ColumnSource(source, left, _KINDS[option], annotations, shapes)
+    found = ColumnSource(source, left, KINDS[option], annotations, shapes)
     if source.account is not None:
         before = source.account
         found.account = dataclasses.replace(
