@@ -17,8 +17,11 @@ from vit_jax.evals.config import (
     KNNEval,
     LinearEval,
     LossEval,
+    MultiLabelEval,
     ProbeEval,
+    RegressionEval,
     RetrievalEval,
+    ThresholdRule,
     ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
@@ -50,6 +53,12 @@ def _depth(cfg: DepthEval, context: EvalContext) -> Evaluator:
     return depth.create(cfg, context)
 
 
+def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import several  # late: most runs have one label an image
+
+    return several.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -61,6 +70,8 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
     DepthEval: _depth,
+    MultiLabelEval: _several,
+    RegressionEval: _several,
 }
 
 
