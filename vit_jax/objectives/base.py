@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
 Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
+PIXELS = ("segmentation", "segments", "depth")  # predictors of what every pixel is
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -42,7 +43,8 @@ class ObjectiveConfig:
             runs and verbs take of the run.
         scores_images: single images have a loss, for evaluations.
         embeds_texts: it puts images and texts in one space, for evaluations.
-        predicts: what it says of every pixel, by the names of predictors.
+        predicts: what it says of every pixel, by the names of predictors, of `PIXELS`.
+        target: the `TargetKind` that it learns from; "" for none.
     """
 
     uses_labels: ClassVar[bool] = True
@@ -51,6 +53,7 @@ class ObjectiveConfig:
     scores_images: ClassVar[bool] = True
     embeds_texts: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ()
+    target: ClassVar[str] = ""
 
     @property
     def locked(self) -> str:

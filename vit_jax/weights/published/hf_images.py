@@ -35,10 +35,13 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
     Raises UserError: a value that cannot be, or a way to prepare images that is not here.
     """
     found = _Values(tree, source)
+    dense = str(tree.get("image_processor_type")).startswith("Eomt")
     for key, why in _UNKNOWN.items():
+        if dense and key == "do_pad":  # as evaluations of pixels bring images to size
+            continue
         if found.tree.get(key) not in (None, False, 0):
             raise found.wrong(key, why)
-    transform, size = _transform(found)
+    transform, size = _eomt(found) if dense else _transform(found)
     factor = (
         found.number("rescale_factor", 1 / 255) * 255 if found.flag("do_rescale", True) else 255
     )
@@ -84,6 +87,16 @@ def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | Non
     return TransformConfig(
         crop=kind, crop_ratio=ratio, crop_rule=CropRule.TORCH, resize=resize
     ), crop
+
+
+def _eomt(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:
+    """Return what EoMT's processor does to a square; its windows and its padding are evaluations'.
+
+    One that splits an image cuts windows along its longer side, one that does not pads.
+    """
+    _, size = found.size("size", short=True)
+    rule = CropRule.TORCH
+    return TransformConfig(crop=Crop.RESIZE, crop_rule=rule, resize=found.resample(2)), size
 
 
 def _convnext(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:
