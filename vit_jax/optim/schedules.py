@@ -73,8 +73,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock, *, delay: int = 0) -> optax.Sc
         advice = " ".join(setting(f"config.optim.{name}=5%") for name in long)
         raise UserError(
             f"optim.warmup ({delay + warmup} steps) and optim.cooldown ({cooldown} steps) are "
-            f"longer than the run ({total} steps); shorten them, or write them in % of the run: add "
-            f"{advice}",
+            f"longer than the run ({total} steps); shorten them, or write them in % of the run: "
+            f"add {advice}",
             field="optim.warmup",
         )
     if timescale < 1:

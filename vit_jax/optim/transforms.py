@@ -68,7 +68,7 @@ def _scheduled(
 def scale_by_rates(
     schedule: optax.Schedule, late: optax.Schedule, names: Set[str]
 ) -> optax.GradientTransformation:
-    """Multiply by minus the learning rate of the step; parameters in `names` have that of `late`."""
+    """Multiply by minus the learning rate of the step, of the parameters `names` that of `late`."""
 
     def both(step: ArrayLike) -> Any:
         return schedule(step), late(step)

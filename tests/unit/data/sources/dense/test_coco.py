@@ -83,7 +83,9 @@ def test_pixels_are_painted_of_instances(tmp_path: Path) -> None:
     found = target_of(source, "0.png").label_map
     assert found is not None
     assert {value: int((found == value).sum()) for value in (0, 1, 2)} == {0: 40, 1: 120, 2: 1840}
-    with pytest.raises(UserError, match=r"or a class for each pixel, and not a dep"):
+    with pytest.raises(
+        UserError, match=r"or a class for each pixel, and not a dep"
+    ):
         data.open_source(name, split="whole", target="depth")
 
 

@@ -166,7 +166,5 @@ def test_deep_masks_keep_their_ids(tmp_path: Path) -> None:
         Image.fromarray(ids).save(tmp_path / "masks" / f"{i}.png")
     (tmp_path / "classes.txt").write_text("\n".join(f"c{k}" for k in range(303)))
     source = open_masks(str(tmp_path), "whole")
-    found = {
-        value for i in range(3) for value in np.unique(target_of(source, i).label_map).tolist()
-    }
+    found = {value for i in range(3) for value in np.unique(target_of(source, i).label_map).tolist()}
     assert found == {-1, 300, 301, 302}
