@@ -56,6 +56,7 @@ class CheckData(Options):
     )
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")
     splits: tuple[str, ...] = flag((), "those to look through; by default all")
+    bands: tuple[str, ...] = flag((), "images are arrays: as --config.data.bands, all or some")
     csv: Path = flag(Path(), "write all findings, a line each: FILE.csv")
     sheet: Path = flag(Path(), "draw the first 16 images of each kind: FILE.png")
     num_threads: int = flag(
@@ -75,7 +76,8 @@ def check_data(given: CheckData) -> int:
     for path, name, suffix in ((given.csv, "--csv", ".csv"), (given.sheet, "--sheet", ".png")):
         if path != Path():
             files.check_file(path, name, force=True, suffix=suffix)
-    sources = inspection.open_splits(given.name, given.data_dir, given.splits, Captions.READ)
+    which = given.name, given.data_dir, given.splits, Captions.READ, given.bands
+    sources = inspection.open_splits(*which)
     where = next(iter(sources.values())).name
     found = inspection.inspect(sources, given.num_threads or threads(sources))
     tell(where, found.account)
@@ -170,10 +172,15 @@ def _image(source: "Source", index: int) -> "np.ndarray":
     """Return the pixels of an example; of one that cannot be decoded, a grey cross."""
     import numpy as np
 
+    from vit_jax.data.images import bands
     from vit_jax.data.images.decode import decode
+    from vit_jax.data.sources.base import bands_of
 
     try:
-        return decode(source.read(index)["image"], 3)
+        data = source.read(index)["image"]
+        if chosen := bands_of(source):
+            return bands.picture(bands.load(data, chosen).pixels)
+        return decode(data, 3)
     except (ValueError, OSError):
         side = 32
         rows, columns = np.ogrid[:side, :side]

@@ -2,7 +2,14 @@
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
 from vit_jax.data.augment.mix import normalize, normalize_rows, targets
-from vit_jax.data.checks import check, check_fixed, check_transform, check_units
+from vit_jax.data.checks import (
+    check,
+    check_bands,
+    check_channels,
+    check_fixed,
+    check_transform,
+    check_units,
+)
 from vit_jax.data.config import (
     AS_SHOWN,
     GRIDS,
@@ -12,6 +19,7 @@ from vit_jax.data.config import (
     DataConfig,
     MixConfig,
     Partner,
+    PixelType,
     Reading,
     Resize,
     TransformConfig,
@@ -47,6 +55,7 @@ def open_source(
     *,
     cache: bool = False,
     classes: tuple[int, ...] = (),
+    bands: tuple[str, ...] = (),
     captions: Captions = Captions.UNREAD,
     target: str = "",
 ) -> Source:
@@ -65,11 +74,11 @@ def open_source(
     if kind == "folder":
         from vit_jax.data.sources.folders import open_folder
 
-        source: Source = open_folder(path, split)
+        source: Source = open_folder(path, split, bands)
     elif kind == "csv":
         from vit_jax.data.sources.csv_files import open_csv
 
-        source = open_csv(path, split, captions)
+        source = open_csv(path, split, captions, bands)
     elif kind == "tar":
         from vit_jax.data.sources.tar_files import open_tar
 
@@ -77,11 +86,11 @@ def open_source(
     elif kind == "parquet":
         from vit_jax.data.sources.parquet_files import open_parquet
 
-        source = open_parquet(path, split, captions)
+        source = open_parquet(path, split, captions, bands)
     elif kind == "hf":
         from vit_jax.data.sources.hub_files import open_hf
 
-        source = open_hf(path, split, captions)
+        source = open_hf(path, split, captions, bands)
     elif f"{kind}:" in DENSE:
         from vit_jax.data.sources.dense import open_dense
 

@@ -9,15 +9,20 @@ from vit_jax.evals import classify
 from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
+    PIXELS,
     ClassifyEval,
+    DepthEval,
     EvalConfig,
     FeaturesEval,
     FewShotEval,
     KNNEval,
     LinearEval,
     LossEval,
+    MultiLabelEval,
     ProbeEval,
+    RegressionEval,
     RetrievalEval,
+    ThresholdRule,
     ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
@@ -43,6 +48,18 @@ def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     return zero_shot.create(cast(ZeroShotEval, cfg), context)
 
 
+def _depth(cfg: DepthEval, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import depth  # late: most runs have no depths
+
+    return depth.create(cfg, context)
+
+
+def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import several  # late: most runs have one label an image
+
+    return several.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -53,6 +70,9 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     FeaturesEval: _drift,
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
+    DepthEval: _depth,
+    MultiLabelEval: _several,
+    RegressionEval: _several,
 }
 
 

@@ -15,6 +15,7 @@ from vit_jax import objectives, trees, weights
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained
+from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.objectives import Objective, ObjectiveConfig, Predict
 from vit_jax.train.beside import own
@@ -39,9 +40,13 @@ def _config(trained: Trained) -> ObjectiveConfig:
         from vit_jax.objectives.eomt import EomtConfig  # late, as all objectives
 
         return EomtConfig.of(trained.head)
+    if isinstance(trained.head, DptConfig):
+        from vit_jax.objectives.depth import DepthConfig, DepthHead
+
+        return DepthConfig(head=DepthHead.DPT, dpt=trained.head)
     raise UserError(
         f"{trained.ref} says nothing of an image's pixels; give a run of segmentation or depth, or "
-        "a published EoMT"
+        "a published EoMT, DPT or Depth Anything"
     )
 
 

@@ -60,14 +60,19 @@ class Trained:
     # A file's pair of towers and its tokenizer; runs and repositories say theirs.
     towers: "TwoTowers | None" = None
     tokenizer: str = ""
-    # What is beside the model where every pixel counts, such as an `EomtHead`; `inference.dense`
-    # makes predictors of it.
+    # What is beside the model where every pixel counts, an `EomtHead` or a `DptConfig`;
+    # `inference.dense` makes predictors of it.
     head: Any = None
     tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file
     step: int | None = None
     best_by: str = ""  # the metric that chose the step; "" if it was named or is the last
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def gives_numbers(self) -> bool:
+        """Whether its outputs are numbers in the units of the data, and no classes' logits."""
+        return self.config is not None and self.config.objective.gives_numbers
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -77,6 +82,11 @@ class Trained:
     @property
     def channels(self) -> int:
         return self.model.channels
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the pixels that the model takes."""
+        return np.dtype(self.reading.dtype.value)
 
     @property
     def name(self) -> str:
@@ -254,7 +264,7 @@ def _of_repository(ref: str, model: ModelConfig | None) -> Trained:
     names = network.class_names if len(network.class_names) == count else ()
     names = named(names, found.model)
     if network.head:
-        numbers = tuple(f"class {i}" for i in range(network.head.num_classes))
+        numbers = tuple(f"class {i}" for i in range(getattr(network.head, "num_classes", 0)))
         names = network.class_names or numbers
     same = {"ref": ref, "class_names": names, "loss": network.loss, "head": network.head}
     return dataclasses.replace(found, **same)
@@ -286,6 +296,8 @@ def read_weights(
     leaves = trees.named_leaves(models.abstract(model)) if headless else ()
     lacking = {name: np.zeros(leaf.shape, np.float32) for name, leaf in leaves if name not in found}
     variables = trees.nest({**lacking, **found})
+    if trained.config is not None and not lacking:
+        variables = trained.config.objective.put_back(variables)
     has_head = not lacking and model.num_classes > 0
     return dataclasses.replace(trained, variables=variables, has_head=has_head)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
         Lock,
     )
     from vit_jax.objectives.dense_losses import MaskLossConfig
+    from vit_jax.objectives.depth import Depth, DepthConfig, DepthHead
     from vit_jax.objectives.dino import Dino
     from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
     from vit_jax.objectives.distill import Distill, DistillConfig, taught
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from vit_jax.objectives.lejepa import LeJepa, LeJepaConfig
     from vit_jax.objectives.mae import Mae, MaeConfig
     from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
+    from vit_jax.objectives.regression import Regression, RegressionConfig, RegressionLoss
     from vit_jax.objectives.segment import Segment, SegmentConfig
 
 # The class of an objective's config, and the file here that has both: `MaeConfig` and `Mae`. A file
@@ -53,10 +55,13 @@ OBJECTIVES = {
     "ContrastiveConfig": "contrastive",
     "SegmentConfig": "segment",
     "EomtConfig": "eomt",
+    "DepthConfig": "depth",
+    "RegressionConfig": "regression",
 }
 _OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
 _OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive") | {"GramConfig": "gram"}
-_OTHERS["MaskLossConfig"] = "dense_losses"
+_OTHERS |= {"MaskLossConfig": "dense_losses", "DepthHead": "depth"}
+_OTHERS |= {"RegressionLoss": "regression"}
 
 
 def __getattr__(name: str) -> Any:

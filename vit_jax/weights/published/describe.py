@@ -28,7 +28,9 @@ class Network(NamedTuple):
     model: ModelConfig
     class_names: tuple[str, ...]  # K names; none if the repository lists none
     loss: Loss  # what it was trained with
-    head: Any = None  # what is beside the model where every pixel counts, such as an `EomtHead`
+    head: Any = (
+        None  # what is beside the model where every pixel counts, an `EomtHead` or `DptConfig`
+    )
 
 
 def is_repository(ref: str) -> bool:
@@ -57,7 +59,7 @@ def network(ref: str) -> Network:
         with found.weights() as weights:
             cfg = hf_config.model(tree, weights.shapes, source)
             head = _head(tree, weights.shapes, source)
-        count = head.num_classes if head else cfg.num_classes
+        count = getattr(head, "num_classes", cfg.num_classes)
         names, loss = hf_config.class_names(tree, count, source), _loss(tree)
         if (prepared := _hf_images(found)) and prepared.size:
             cfg = models.with_fields(cfg, {"image_size": _fitting(prepared.size, cfg)})
@@ -73,6 +75,10 @@ def network(ref: str) -> Network:
 
 def _head(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> Any:
     """Return what a repository of transformers' has beside an encoder; None for nothing."""
+    if tree.get("model_type") in hf_config.DENSE:
+        from vit_jax.weights.names import hf_depth  # late: most weights have nothing beside them
+
+        return hf_depth.config(tree, hf_config.model(tree, shapes, source), source)
     if not str(tree.get("model_type")).startswith("eomt"):
         return None
     from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
