@@ -9,7 +9,6 @@ from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.objectives.base import (
-    PIXELS,
     Aux,
     Batch,
     Context,

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
 Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
-PIXELS = ("segmentation", "segments", "depth")  # predictors of what every pixel is
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -46,7 +45,7 @@ class ObjectiveConfig:
             runs and verbs take of the run.
         scores_images: single images have a loss, for evaluations.
         embeds_texts: it puts images and texts in one space, for evaluations.
-        predicts: what it says of every pixel, by the names of predictors, of `PIXELS`.
+        predicts: what it says of every pixel, by the names of predictors.
         target: the `TargetKind` that it learns from; "" for none.
         gives_numbers: the head's outputs are numbers, one for each that the dataset has, and no
             classes.
