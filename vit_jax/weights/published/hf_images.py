@@ -37,12 +37,13 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
     Raises UserError: a value that cannot be, or a way to prepare images that is not here.
     """
     found = _Values(tree, source)
-    # Of depths a model sees images in their shapes, as `inference.depth` chooses them.
-    shaped = _KEPT if _processor(found).startswith("DPT") else ()
+    # What the images of pixels' models become is their evaluations', and `inference.depth`'s.
+    dense = _processor(found).startswith("Eomt")
+    shaped = ("do_pad",) if dense else _KEPT if _processor(found).startswith("DPT") else ()
     for key, why in _UNKNOWN.items():
         if key not in shaped and found.tree.get(key) not in (None, False, 0):
             raise found.wrong(key, why)
-    transform, size = _transform(found)
+    transform, size = _eomt(found) if dense else _transform(found)
     factor = (
         found.number("rescale_factor", 1 / 255) * 255 if found.flag("do_rescale", True) else 255
     )
@@ -95,6 +96,16 @@ def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | Non
 
 def _processor(found: "_Values") -> str:
     return str(found.tree.get("image_processor_type") or found.tree.get("feature_extractor_type"))
+
+
+def _eomt(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:
+    """Return what EoMT's processor does to a square; its windows and its padding are evaluations'.
+
+    One that splits an image cuts windows along its longer side, one that does not pads.
+    """
+    _, size = found.size("size", short=True)
+    rule = CropRule.TORCH
+    return TransformConfig(crop=Crop.RESIZE, crop_rule=rule, resize=found.resample(2)), size
 
 
 def _convnext(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:
