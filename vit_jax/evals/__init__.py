@@ -9,7 +9,6 @@ from vit_jax.evals import classify
 from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
-    PIXELS,
     ClassifyEval,
     DepthEval,
     EvalConfig,

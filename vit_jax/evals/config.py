@@ -16,8 +16,6 @@ from vit_jax.errors import UserError
 from vit_jax.settings import durations
 from vit_jax.settings.fields import group, value
 
-PIXELS = frozenset(("segmentation", "segments", "depth"))  # predictors of every pixel
-
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class EvalConfig:
