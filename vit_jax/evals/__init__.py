@@ -15,11 +15,14 @@ from vit_jax.evals.config import (
     EvalConfig,
     FeaturesEval,
     FewShotEval,
+    InstanceEval,
     KNNEval,
     LinearEval,
     LossEval,
+    PanopticEval,
     ProbeEval,
     RetrievalEval,
+    SegmentationEval,
     ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
@@ -51,6 +54,12 @@ def _depth(cfg: DepthEval, context: EvalContext) -> Evaluator:
     return depth.create(cfg, context)
 
 
+def _segments(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import evaluators  # late: most runs tell images, not pixels
+
+    return evaluators.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -62,6 +71,9 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
     DepthEval: _depth,
+    SegmentationEval: _segments,
+    PanopticEval: _segments,
+    InstanceEval: _segments,
 }
 
 
