@@ -99,11 +99,11 @@ class Arrays(Labelled):
 
 
 def test_the_first_images_are_looked_at() -> None:
-    four = np.zeros((3, 3, 4), np.uint16)
+    four = np.zeros((16, 16, 4), np.uint16)
     cfg = config(dtype=PixelType.UINT16).data
     wanted = "array 0: has 4 bands, where the model takes 12"
     with pytest.raises(UserError, match=wanted):
         data.check_bands(Arrays("a", [four] * 3), cfg, 12)
-    data.check_bands(Arrays("a", [four, np.zeros((3, 3, 12), np.uint16)]), cfg, 12)
+    data.check_bands(Arrays("a", [four, np.zeros((16, 16, 12), np.uint16)]), cfg, 12)
     with refused_by("data.bands_config.check_source"):
         data.check_bands(Arrays("a", [four.astype(np.float32)]), cfg, 4)
