@@ -143,7 +143,9 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
     lacks: dict[str, str] = {}
     if objective.head_loss is None:
-        lacks["logits"] = "trains no head"
+        lacks["logits"] = "trains no head for classes"
+    if not objective.gives_numbers:
+        lacks["value"] = "learns no numbers"
     if not objective.scores_images:
         lacks["loss"] = "has no loss of an image by itself"
     if not objective.embeds_texts:

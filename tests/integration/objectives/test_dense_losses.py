@@ -41,7 +41,7 @@ def test_a_label_map_is_the_masks_of_its_classes() -> None:
     cfg = MaskLossConfig(points=20)
     shares = dense_losses.row_shares(targets.classes, cfg, 6)
     masks, classes = jnp.asarray(scene["masks"]), jnp.asarray(scene["classes"])
-    loss = jax.jit(dense_losses.set_loss, static_argnums=4)
+    loss: Any = jax.jit(dense_losses.set_loss, static_argnums=4)
     key = jax.random.key(0)
     one, terms = loss(classes, masks, targets, shares, cfg, key)
     two, _ = loss(classes, masks, same, shares, cfg, key)

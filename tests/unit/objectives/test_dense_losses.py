@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matching and losses of masks against transformers' numbers, and both forms of targets."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_costs_matching_and_losses_are_those_of_transformers() -> None:
         near(dense_losses.sample_targets(one, points)[:3], "out_point_labels")
         for part, weight in (("mask", 5), ("dice", 5), ("class", 2)):
             alone = {f"{name}_weight": 0.0 for name in ("mask", "dice", "class")}
-            cfg = MaskLossConfig(**{**alone, f"{part}_weight": float(weight)})
+            cfg = dataclasses.replace(CFG, **{**alone, f"{part}_weight": float(weight)})
             cost = dense_losses.matching_costs(classes, masks, one, points[0], cfg)
             near(cost[:, :3] / weight, f"out_cost_{part}")
         cost = dense_losses.matching_costs(classes, masks, one, points[0], CFG)

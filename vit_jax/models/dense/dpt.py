@@ -30,6 +30,7 @@ from vit_jax.models.layers.norm import BatchNorm
 from vit_jax.settings.fields import value
 
 LEVELS = 4  # maps, each of a layer
+NAME = "depth_head"  # of a head of depth beside the encoder
 # transformers' initializer_range of both models: every kernel starts as N(0, 0.02).
 _NORMAL = nn.initializers.normal(0.02)
 _EPS = 1e-5  # of BatchNorm, PyTorch's

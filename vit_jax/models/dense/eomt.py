@@ -121,7 +121,7 @@ def validate(cfg: ModelConfig, head: EomtHead, field: str = "objective.") -> Non
         raise UserError(f"model.pool={cfg.pool} is trained by nothing of EoMT; set cls or gap")
 
 
-class Eomt(ViT):
+class EomtViT(ViT):
     """An encoder with EoMT's queries and heads; `cfg` is the encoder's."""
 
     head: EomtHead = EomtHead(num_classes=1)
@@ -227,7 +227,7 @@ class _Last:
     """Runs the stacked blocks of a bound encoder, its first ones together and others one by one."""
 
     def __init__(
-        self, model: Eomt, grid: tuple[int, int], rates: Float[Array, " L"], train: bool
+        self, model: EomtViT, grid: tuple[int, int], rates: Float[Array, " L"], train: bool
     ) -> None:
         cfg = model.cfg
         self.model, self.rates, self.train, self.grid = model, rates, train, grid
@@ -273,7 +273,7 @@ class _Last:
 
 
 class _Heads:
-    """The heads of an `Eomt`, created in its compact method and called for every prediction."""
+    """The heads of an `EomtViT`, created in its compact method and called for every prediction."""
 
     def __init__(self, head: EomtHead, times: int, dtype: Any) -> None:
         self.queries = head.queries
@@ -354,14 +354,14 @@ class _Transposed(nn.Module):
         return y + spread(jnp.asarray(bias), y.shape, self.dtype)
 
 
-def create(cfg: ModelConfig, head: EomtHead) -> Eomt:
+def create(cfg: ModelConfig, head: EomtHead) -> EomtViT:
     """Build the network of an encoder's config.
 
     Raises UserError: an encoder or sizes with which there is no EoMT.
     """
     models.create(cfg)  # which checks it
     validate(cfg, head)
-    return Eomt(cast(ViTConfig, cfg), head)
+    return EomtViT(cast(ViTConfig, cfg), head)
 
 
 def init(cfg: ModelConfig, head: EomtHead, key: jax.Array) -> tuple[Any, Mapping[str, Any]]:

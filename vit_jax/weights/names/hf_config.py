@@ -87,6 +87,22 @@ _AIMV2 = {
     "use_head": True,
     "is_native": False,
 }
+_EOMT = {
+    **{key: value for key, value in _DINOV2.items() if key != "qkv_bias"},
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 640,
+    "num_register_tokens": 4,
+    "num_queries": 200,
+    "num_blocks": 4,
+    "num_upscale_blocks": 2,
+}
+_EOMT_DINOV3 = {
+    **{key: value for key, value in _DINOV3.items() if key != "rope_theta"},
+    **{key: value for key, value in _EOMT.items() if key not in ("mlp_ratio", "use_swiglu_ffn")},
+    "intermediate_size": 4096,
+}
 
 
 class Kind(NamedTuple):
@@ -111,6 +127,8 @@ KINDS = {
     "convnextv2": Kind("convnext", _CONVNEXT),
     "dinov3_convnext": Kind("dinov3_convnext", {**_CONVNEXT, "layer_norm_eps": 1e-6}),
     "aimv2_vision_model": Kind("aimv2", _AIMV2),
+    "eomt": Kind("eomt", _EOMT),
+    "eomt_dinov3": Kind("eomt_dinov3", _EOMT_DINOV3),
 }
 # Two towers, the image's under `vision_config`.
 _TOWERS = {
@@ -130,7 +148,13 @@ ACTS = {
     "quick_gelu": Gelu.QUICK,
 }
 # What no config needs: a hostile one must not decide how much memory is used.
-_MOST = {"num_hidden_layers": 2**10, "num_channels": 2**10, "num_classes": 2**20}
+_MOST = {
+    "num_queries": 2**14,
+    "num_upscale_blocks": 8,
+    "num_hidden_layers": 2**10,
+    "num_channels": 2**10,
+    "num_classes": 2**20,
+}
 _MOST_SIDE = 2**16
 _MOST_STAGES = 16
 
@@ -158,6 +182,11 @@ class Facts:
             raise unknown(f"model_type in {source}:", shown(kind[:80]), valid)
         self.kind, self.source = kind, source
         self._values = {**KINDS[kind].defaults, **tree}
+        if kind == "eomt_dinov3":
+            rope: Any = tree.get("rope_parameters")
+            self._values["rope_theta"] = (rope if isinstance(rope, dict) else {}).get(
+                "rope_theta", _DINOV3["rope_theta"]
+            )
 
     @property
     def layout(self) -> SavedNames:
@@ -269,9 +298,9 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         fields["qkv_bias"] = found.flag("qkv_bias")
     if found.has("intermediate_size"):
         fields["mlp_dim"] = found.integer("intermediate_size")
-    if found.layout is LAYOUTS["dinov2"]:
+    if found.layout is LAYOUTS["dinov2"] or found.layout is LAYOUTS["eomt"]:
         fields |= _dinov2(found, fields["dim"])
-    elif found.layout is LAYOUTS["dinov3"]:
+    elif found.layout is LAYOUTS["dinov3"] or found.layout is LAYOUTS["eomt_dinov3"]:
         fields |= _dinov3(found, gated=gated)
     elif found.layout is LAYOUTS["vit"]:
         fields["init"] = Init.TIMM
@@ -327,7 +356,7 @@ def _dinov2(found: Facts, dim: int) -> dict[str, Any]:
         "layer_scale": found.number("layerscale_value") or 1.0,
         "init": Init.TIMM,
     }
-    if found.kind == "dinov2_with_registers":
+    if found.kind == "dinov2_with_registers" or found.kind == "eomt":
         fields |= {"num_registers": found.integer("num_register_tokens"), "pos_embed_prefix": False}
     return fields
 

@@ -17,12 +17,12 @@ from vit_jax.errors import UserError, shown
 from vit_jax.models import ModelConfig
 from vit_jax.models.dense import dpt
 from vit_jax.models.dense.dpt import LEVELS, DepthOutput, DptConfig, Readout
+from vit_jax.models.dense.dpt import NAME as HEAD
 from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.layout import Entry, FileTensor, Layout, Shape, renamed, torch_layout
 from vit_jax.weights.names import hf
 from vit_jax.weights.names.hf_config import DENSE
 
-HEAD = "depth_head"  # what the head's parameters are under, beside the encoder's
 _ANYTHING = "depth_anything"
 # The defaults of transformers 5.23's classes.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -95,7 +95,7 @@ def test_an_encoder_alone_leaves_the_head_behind(tmp_path: Path) -> None:
 def test_batch_norm_and_readouts_go_both_ways(tmp_path: Path) -> None:
     """What no stored file has: the statistics of fusion, the other readouts, a projection."""
     ref = folder("dpt_dinov2", tmp_path)
-    model, head, variables = read(ref)
+    model, _, variables = read(ref)
     tree = json.loads((tmp_path / "config.json").read_text())
     changed = {
         "use_batch_norm_in_fusion_residual": True,
