@@ -18,7 +18,7 @@ from vit_jax.data.checks import check_dense, check_target_kind
 from vit_jax.data.images import ops, target_ops
 from vit_jax.data.images.header import image_size, orientation
 from vit_jax.data.order import ExampleRng
-from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, Batches, Decoded, _Reads
+from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, Batches, Decoded, Reads
 from vit_jax.data.stream.transform import PLAIN_CROPS, evaluation_place
 from vit_jax.data.targets import (
     DEPTH,
@@ -114,7 +114,7 @@ class DenseBatches(Batches):
         whole = evaluation_place(target.size, view.transform, view.size)
         return whole._replace(flip=drawn.flip, matrix=drawn.matrix)
 
-    def _load(self, example: int, reads: _Reads) -> Decoded:
+    def _load(self, example: int, reads: Reads) -> Decoded:
         """Read an example and its target, and keep both if a whole dataset of such ones fits."""
         found = reads[example].result() if example in reads else self._read(example)
         target = self._target(example, found["image"])
