@@ -64,13 +64,8 @@ def pad_fits(cfg: Config) -> None:
 
 
 def channels_fit(cfg: Config) -> None:
-    """Refuse a mean or std of another number of channels than the model's."""
-    channels = cfg.model.channels
-    if channels not in (1, 3):
-        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
-    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
-        if len(each) not in (1, channels):
-            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
+    """Refuse data, or a mean or std, of another number of channels than the model's."""
+    data.check_channels(cfg.data, cfg.model.channels)
 
 
 def width_has_rules(cfg: Config) -> None:
@@ -148,7 +143,9 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
     lacks: dict[str, str] = {}
     if objective.head_loss is None:
-        lacks["logits"] = "trains no head"
+        lacks["logits"] = "trains no head for classes"
+    if not objective.gives_numbers:
+        lacks["value"] = "learns no numbers"
     if not objective.scores_images:
         lacks["loss"] = "has no loss of an image by itself"
     if not objective.embeds_texts:

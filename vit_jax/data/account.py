@@ -29,6 +29,7 @@ class Account:
         used: the number of examples of each split.
         left_out: what is not used, by reason; a reason follows a number: "not an image".
         notes: other findings, one line each, such as copies that lie in two splits.
+        what: what there is to learn, in place of the number of classes.
     """
 
     unit: str
@@ -36,6 +37,7 @@ class Account:
     used: Mapping[str, int]
     left_out: Mapping[str, LeftOut] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    what: str = ""
 
     @property
     def found(self) -> int:
@@ -56,7 +58,7 @@ class Account:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.used.items())
         many = f"{len(self.used)} splits" if len(self.used) != 1 else "1 split"
         kinds = f"{self.num_classes:,} classes" if self.num_classes != 1 else "1 class"
-        text = f"{kinds} in {many} ({splits})"
+        text = f"{self.what or kinds} in {many} ({splits})"
         if not self.left_out:
             return f"{text}; all {self.found:,} {self.unit} used"
         return f"{text}; {self.why_left_out()}"
@@ -69,7 +71,8 @@ class Account:
     def to_json(self) -> dict[str, Any]:
         """Return the account as plain JSON values."""
         left_out = {why: [each.count, list(each.first)] for why, each in self.left_out.items()}
-        return {**dataclasses.asdict(self), "left_out": left_out, "notes": list(self.notes)}
+        tree = {**dataclasses.asdict(self), "left_out": left_out, "notes": list(self.notes)}
+        return tree if self.what else {key: x for key, x in tree.items() if key != "what"}
 
 
 def left_out(found: Iterable[tuple[str, str]]) -> dict[str, LeftOut]:

@@ -13,6 +13,7 @@ from vit_jax.data.config import (
     Crop,
     DataConfig,
     Partner,
+    PixelType,
     TransformConfig,
     cover_size,
     has_affine,
@@ -33,8 +34,16 @@ def check(cfg: DataConfig) -> None:
     conform(cfg, "data.")
     cfg.name = full_name(cfg.name)
     check_transform(cfg.transform, "data.transform")
-    check_units("data.mean", cfg.mean)
-    check_units("data.std", cfg.std)
+    if cfg.bands or cfg.statistics:
+        from vit_jax.data import bands_config  # late: most runs read pictures
+
+        bands_config.check(cfg)
+    of_bands = bool(cfg.bands), "without data.bands", "dtype", "bands_shown"
+    of_pictures = not cfg.bands, "with data.bands", "background", "upright"
+    check_effects(cfg, "data.", (of_bands, of_pictures))
+    if cfg.dtype is not PixelType.FLOAT32:  # which are in a unit of their own
+        check_units("data.mean", cfg.mean)
+        check_units("data.std", cfg.std)
     either = is_on(cfg.mix), "without mixup_alpha or cutmix_alpha"
     both = cfg.mix.mixup_alpha > 0 and cfg.mix.cutmix_alpha > 0
     rules = (
@@ -45,6 +54,28 @@ def check(cfg: DataConfig) -> None:
     if cfg.repeats > 1 and is_on(cfg.mix) and cfg.mix.partner is Partner.PREVIOUS:
         why = "repeats images in a row, and data.mix.partner='previous' would mix copies"
         raise UserError(f"data.repeats={cfg.repeats} {why}; set data.mix.partner=reversed")
+
+
+def check_channels(cfg: DataConfig, channels: int) -> None:
+    """Refuse data of other channels than the model's."""
+    if cfg.bands:
+        from vit_jax.data import bands_config  # late, as in `check`
+
+        bands_config.check_channels(cfg, channels)
+    elif channels not in (1, 3):
+        why = "pictures are grey or RGB, of 1 or 3; set data.bands=all for arrays of bands"
+        raise UserError(f"model.channels={channels}: {why}", field="model.channels")
+    for key, each in (("mean", cfg.mean), ("std", cfg.std)):
+        if len(each) not in (1, channels):
+            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
+
+
+def check_bands(source: Source, cfg: DataConfig, channels: int) -> None:
+    """Raise UserError where the images of a source are not what `cfg` says of their bands."""
+    if cfg.bands:
+        from vit_jax.data import bands_config  # late, as in `check`
+
+        bands_config.check_source(source, cfg, channels)
 
 
 def check_units(name: str, values: Sequence[float]) -> None:
@@ -158,6 +189,16 @@ def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
         raise UserError(f"{name} draws at random; choose {fixed}, auto_augment='', color_jitter=0")
 
 
+def check_colors(cfg: TransformConfig, name: str = "transform") -> None:
+    """Refuse augmentations of colours, which bands do not have."""
+    for key in ("auto_augment", "color_jitter"):
+        if getattr(cfg, key):
+            why = "changes colours, and data.bands are none; set " + (
+                "''" if key[0] == "a" else "0"
+            )
+            raise UserError(f"{name}.{key}={getattr(cfg, key)} {why}", field=f"{name}.{key}")
+
+
 def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:
     """Refuse to mirror beyond the far side of an image resized for a model's (height, width)."""
     short = min(cover_size(size, cfg.crop_ratio))
@@ -170,6 +211,8 @@ def check_labels(source: Source, advice: str, allowed: int = 0) -> None:
 
     Listed labels are all looked at; of labels that lie in records, those of a few.
     """
+    if "value" in source.spec:
+        raise UserError(f"{source.name} has numbers and no classes; {advice}")
     if not source.num_classes or "label" not in source.spec:
         raise UserError(f"{source.name} has no labels; {advice}")
     if source.multi_label:

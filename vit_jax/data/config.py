@@ -18,11 +18,29 @@ class Background(enum.StrEnum):
     DROP = "drop"
 
 
+class PixelType(enum.StrEnum):
+    """What kind of numbers the pixels of a file are, and so those of a batch."""
+
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    FLOAT32 = "float32"
+
+
+# The number that counts as 1 in `data.mean` and `data.std`: white, or of floats their own unit.
+WHITE = {PixelType.UINT8: 255, PixelType.UINT16: 65535, PixelType.FLOAT32: 1}
+
+
 class Reading(NamedTuple):
-    """By which rules files become pixels (docs/data.md, "How an image is read")."""
+    """By which rules files become pixels (docs/data.md, "How an image is read").
+
+    With `bands` images are arrays of bands (docs/channels.md), else pictures, grey or RGB.
+    """
 
     background: Background = Background.WHITE
     upright: bool = True
+    bands: tuple[str, ...] = ()
+    dtype: PixelType = PixelType.UINT8
+    bands_shown: tuple[int, ...] = ()
 
 
 # The array of a batch with the (rows, columns) of patches of each image, (0, 0) for no image.
@@ -223,8 +241,16 @@ class DataConfig:
         transform: what happens to each training image.
         background: what lies behind transparent pixels; "drop" shows the colours stored there.
         upright: turn images as their files say (EXIF); False leaves them as the sensor lay.
-        mean: of the input, in units where white is 1; one value, or one per channel.
+        bands: of images that are arrays of any number of channels (docs/channels.md): "all", or
+            which in the model's order, by their names in folders of bands, by their numbers, from
+            0, in files that hold several; () reads pictures, grey or RGB.
+        dtype: of what the files of bands hold, and so of the batches.
+        bands_shown: which of the model's channels, from 0, pictures show as red, green and blue, or
+            one as grey; () is the first three, of fewer the first.
+        mean: of the input, in units where white is 1 (of float32, the files' own units); one value,
+            or one per channel.
         std: likewise.
+        statistics: a file of `vit_jax prepare --statistics` that gives mean and std instead.
         num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
             that Python, not decoding, is the work. Data in a bucket are read by others.
         num_workers: worker processes besides this one; 0 is threads alone, but where both are 0 and
@@ -258,8 +284,12 @@ class DataConfig:
     transform: TransformConfig = group(TransformConfig)
     background: Background = Background.WHITE
     upright: bool = True
-    mean: tuple[float, ...] = value((0.5,), lengths=(1, 3))
-    std: tuple[float, ...] = value((0.5,), lengths=(1, 3), above=0)
+    bands: tuple[str, ...] = ()
+    dtype: PixelType = PixelType.UINT8
+    bands_shown: tuple[int, ...] = value((), lengths=(0, 1, 3), least=0, free=True)
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = value((0.5,), above=0)
+    statistics: str = ""
     num_threads: int = value(0, least=0, free=True)
     num_workers: int = value(0, least=0, free=True)
     prefetch: int = value(2, least=1, unit="batches", free=True)
@@ -278,7 +308,7 @@ class DataConfig:
 
 def reading(cfg: DataConfig) -> Reading:
     """Return the rules by which a run reads images, everywhere."""
-    return Reading(cfg.background, cfg.upright)
+    return Reading(cfg.background, cfg.upright, cfg.bands, cfg.dtype, cfg.bands_shown)
 
 
 def is_native(cfg: TransformConfig) -> bool:

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crops, resizing, flips and affine warps of one image on the host, in uint8.
+"""Crops, resizing, flips and affine warps of one image on the host, in the image's own dtype.
 
 Pure functions of the image and a NumPy generator. Boxes are (top, left, height, width) in pixels.
+Images of other channels than pictures have, or of more bits, come out as their channels by
+themselves do: libraries have different code for several.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float32, UInt8, UInt16
 
 from vit_jax.data.config import CropRule, Resize, ZoomSide, cover_size
 
-Image = UInt8[np.ndarray, "H W C"]
+Image = UInt8[np.ndarray, "H W C"] | UInt16[np.ndarray, "H W C"] | Float32[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]
-Resized = UInt8[np.ndarray, "H_out W_out C"]
+Resized = (
+    UInt8[np.ndarray, "H_out W_out C"]
+    | UInt16[np.ndarray, "H_out W_out C"]
+    | Float32[np.ndarray, "H_out W_out C"]
+)
 Range = tuple[float, ...]  # (low, high)
 
 # How many numbers `affine_matrices` takes for each.
@@ -137,6 +144,8 @@ def resize(image: Image, size: tuple[int, int], method: Resize) -> Resized:
     channels = image.shape[2]
     if image.shape[:2] == tuple(size):
         return image
+    if not _is_picture(image):
+        return _by_channel(image, lambda one: _resize_one(one, size, method))
     if method in _PILLOW:
         from PIL import Image as PillowImage
 
@@ -146,6 +155,30 @@ def resize(image: Image, size: tuple[int, int], method: Resize) -> Resized:
     else:
         out = cv2.resize(image, (size[1], size[0]), interpolation=_OPENCV[method])
     return out.reshape(*size, channels)  # both libraries drop a channel axis of one
+
+
+def _is_picture(image: np.ndarray) -> bool:
+    return image.dtype == np.uint8 and image.shape[2] in (1, 3)
+
+
+def _by_channel(image: np.ndarray, operation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Apply an operation on [H, W] to every channel."""
+    each = [operation(np.ascontiguousarray(one)) for one in np.moveaxis(image, 2, 0)]
+    return np.stack(each, axis=2)
+
+
+def _resize_one(channel: np.ndarray, size: tuple[int, int], method: Resize) -> np.ndarray:
+    """Resize one channel of any dtype; of 16 bits as floats, rounded, half to even."""
+    if method not in _PILLOW:
+        return cv2.resize(channel, size[::-1], interpolation=_OPENCV[method])
+    from PIL import Image as PillowImage
+
+    deep = channel if channel.dtype == np.uint8 else channel.astype(np.float32)
+    kernel = PillowImage.Resampling[_PILLOW[method]]
+    found = np.asarray(PillowImage.fromarray(deep).resize((size[1], size[0]), kernel))
+    if channel.dtype == np.uint16:  # cubic kernels overshoot
+        found = np.rint(found).clip(0, np.iinfo(np.uint16).max)
+    return found.astype(channel.dtype)
 
 
 def crop_resize(image: Image, box: Box, size: tuple[int, int], method: Resize) -> Resized:
@@ -238,6 +271,8 @@ def mirrored(image: Image, pad: int) -> Resized:
     """Mirror `pad` pixels outwards at every edge, as `random_cut` does."""
     if not pad:
         return image
+    if not _is_picture(image):
+        return np.pad(image, ((pad, pad), (pad, pad), (0, 0)), "reflect")
     border = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101)
     return np.atleast_3d(border)
 
@@ -308,6 +343,9 @@ def warp(
 ) -> Image:
     """Move pixels by a matrix from input to output (x, y); outside the image is `fill`."""
     height, width, channels = image.shape
+    if channels > 1 and not _is_picture(image):
+        alone = functools.partial(warp, matrix=matrix, fill=fill, nearest=nearest)
+        return _by_channel(image, lambda one: alone(one[..., None])[..., 0])
     out = cv2.warpAffine(
         image,
         matrix,

@@ -334,7 +334,7 @@ class Batches:
         """Return the arrays of views and fields for so many examples."""
         spec = self.source.spec
         return {
-            **{key: np.empty((count, *v.shape), np.uint8) for key, v in self.views.items()},
+            **{key: np.empty((count, *v.shape), v.dtype) for key, v in self.views.items()},
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
         }
 

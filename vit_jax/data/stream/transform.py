@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.checks import check_pad
+from vit_jax.data.checks import check_colors, check_pad
 from vit_jax.data.config import (
     AS_SHOWN,
     Crop,
@@ -47,7 +47,7 @@ class Encoded(NamedTuple):
 
 # Pixels (h, w, C), or what they may be decoded from.
 Loaded: TypeAlias = np.ndarray | Encoded
-Pixels: TypeAlias = UInt8[np.ndarray, "H W C"]
+Pixels: TypeAlias = ops.Image
 # Whether an image is mirrored, and the matrix of `ops.warp`.
 Motion: TypeAlias = tuple[bool, np.ndarray | None]
 
@@ -65,9 +65,7 @@ def evaluation_place(
     return ops.Geometry(scaled, 0, box, size)
 
 
-def evaluation_view(
-    image: UInt8[np.ndarray, "H W C"], cfg: TransformConfig, size: tuple[int, int]
-) -> UInt8[np.ndarray, "P Q C"]:
+def evaluation_view(image: Pixels, cfg: TransformConfig, size: tuple[int, int]) -> ops.Resized:
     """Bring an image to `size` by a crop that draws nothing.
 
     Raises UserError: the crop is "none" and the image has another size.
@@ -145,7 +143,8 @@ class Transform:
 
         Raises ValueError: the bytes are no image, or one of too many pixels.
         """
-        if self.cfg.crop in _BOXES and not self.exact and not self.shared:
+        partly = self.cfg.crop in _BOXES and not self.exact and not self.shared
+        if partly and not self.reading.bands:
             size = jpeg_size(data)
             if size is not None:
                 check_size(*size, times=4)  # whichever box is cut
@@ -259,6 +258,8 @@ class Transform:
 class View:
     """One array of images: [B, H, W, C] uint8, or [B, count, H, W, C] where `count` is above 1.
 
+    Of images that are arrays of bands it has the dtype of `reading`.
+
     What each draws at random depends on (seed, position in the stream, number of the view) alone.
     With `like`, the name of an earlier view, it draws what that one draws: with equal crops, flips
     and warps it shows the same part of the image, in another size or without its colours.
@@ -266,19 +267,26 @@ class View:
 
     transform: TransformConfig
     size: tuple[int, int]  # (H, W)
-    channels: int  # 1 or 3
+    channels: int  # 1 or 3; of bands any
     reading: Reading = AS_SHOWN
     count: int = 1  # how many times the transform draws
     like: str = ""
     patch: tuple[int, int] = (0, 0)  # of a model of native images (docs/naflex.md)
 
     def __post_init__(self) -> None:
+        if self.reading.bands:
+            check_colors(self.transform)
         if is_native(self.transform) and not all(self.patch):
             raise UserError(
                 f"transform.crop={self.transform.crop} gives images of any shape, which this model "
                 "does not take; set model.native=True, or the crop 'resize' or 'center'",
                 field="transform.crop",
             )
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the array."""
+        return np.dtype(self.reading.dtype.value)
 
     @property
     def shape(self) -> tuple[int, ...]:
