@@ -21,7 +21,7 @@ from vit_jax.data.config import (
     is_on,
     is_random,
 )
-from vit_jax.data.sources.base import Source
+from vit_jax.data.sources.base import Source, target_kind
 from vit_jax.data.sources.partition import full_name
 from vit_jax.errors import UserError, shown
 from vit_jax.settings.fields import check_effects, conform
@@ -167,11 +167,17 @@ def check_dense_data(cfg: DataConfig) -> None:
         raise UserError(f"data.upright=False: {why_not}", field="data.upright")
 
 
+def check_target_settings(cfg: DataConfig, is_dense: bool) -> None:
+    """Refuse settings of targets of pixels for a run that learns from none."""
+    names = ("max_segments", "min_visible", "redraws")
+    check_effects(cfg, "data.", [(is_dense, "without targets of pixels", *names)])
+
+
 def check_target_kind(source: Source, fields: Sequence[str]) -> None:
     """Refuse a source that has not what the `fields` of a batch (`targets.FIELDS`) are made of."""
     from vit_jax.data.targets import DEPTH, TargetKind  # late: few runs have such targets
 
-    kind = getattr(source, "target_kind", TargetKind.NONE)
+    kind = target_kind(source)
     classes = {TargetKind.PIXELS: "a class of each pixel", TargetKind.SEGMENTS: "segments"}
     known = {**classes, TargetKind.DEPTH: "a depth of each pixel"}
     kinds = (TargetKind.DEPTH,) if DEPTH in fields else tuple(classes)
