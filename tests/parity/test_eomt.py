@@ -49,7 +49,8 @@ def test_transformers_says_the_same(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = theirs.eval()(pixel_values=torch.tensor(image.transpose(0, 3, 1, 2)))
     with jax.default_matmul_precision("highest"):
-        said = eomt.create(model, head).apply(variables, image).predictions[-1]
+        out: Any = eomt.create(model, head).apply(variables, image)
+    said = out.predictions[-1]
     for own, other in (
         (said.classes, wanted.class_queries_logits),
         (said.masks, wanted.masks_queries_logits),
