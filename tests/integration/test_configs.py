@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests import captioned
+from tests import captioned, dense_sets
 from tests.integration.objectives.test_depth import scenes
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
@@ -20,7 +20,7 @@ from vit_jax import models, weights
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.models import BiTConfig, SwinConfig, pair, two_towers
-from vit_jax.objectives import DepthConfig, contrastive
+from vit_jax.objectives import contrastive
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.weights import two_towers as pair_names
@@ -56,8 +56,9 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     """Point a shrunk run to images and, where it has any, to weights of another size and head."""
     if cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
-    if isinstance(cfg.objective, DepthConfig):
-        cfg.data.name = scenes(tmp_path / "scenes")
+    elif cfg.objective.target:
+        write = {"pixels": dense_sets.write_masks, "segments": dense_sets.write_coco}
+        cfg.data.name = (write | {"depth": scenes})[cfg.objective.target](tmp_path / "set")
     if cfg.objective.embeds_texts:
         cfg.data.name = f"csv:{folder}/captions.csv"
         cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))
