@@ -24,6 +24,8 @@ from vit_jax.evals import ClassifyEval, KNNEval, SegmentationEval
 from vit_jax.models import ConvNeXtConfig, RegNetConfig
 from vit_jax.objectives import (
     ContrastiveConfig,
+    DepthConfig,
+    DepthHead,
     DinoConfig,
     DistillConfig,
     EomtConfig,
@@ -84,6 +86,8 @@ def shrink(cfg: Config) -> Config:
         cfg.objective.decoder_heads = 2
     if isinstance(cfg.objective, ContrastiveConfig):
         _shrink_contrastive(cfg)
+    if isinstance(cfg.objective, DepthConfig):
+        _shrink_depth(cfg)
     if isinstance(cfg.objective, DinoConfig):
         _shrink_dino(cfg)
     if isinstance(cfg.objective, LeJepaConfig):
@@ -141,6 +145,16 @@ def _shrink_contrastive(cfg: Config) -> None:
     cfg.objective = dataclasses.replace(cfg.objective, text=text, dim=16)
     for ev in cfg.evals.values():
         ev.dataset, ev.batch_size = "", 0
+
+
+def _shrink_depth(cfg: Config) -> None:
+    """Cut the head to an encoder of four layers, and measure all of images of any size."""
+    if cfg.objective.head is DepthHead.DPT:
+        cfg.model = dataclasses.replace(cfg.model, depth=4)
+        small = {"taps": (0, 1, 2, 3), "widths": (4, 4, 8, 8), "dim": 8, "hidden_dim": 4}
+        cfg.objective.dpt = dataclasses.replace(cfg.objective.dpt, **small)
+    for ev in cfg.evals.values():
+        ev.crop, ev.image_size = type(ev)().crop, ()
 
 
 def _shrink_dino(cfg: Config) -> None:
@@ -246,6 +260,8 @@ TRAINED = (
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
+    "nyu_depth:b16",
+    "depth_folder:s14",
 )
 
 
