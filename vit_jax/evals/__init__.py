@@ -9,7 +9,6 @@ from vit_jax.evals import classify
 from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
-    PIXELS,
     ClassifyEval,
     DepthEval,
     EvalConfig,
@@ -19,10 +18,13 @@ from vit_jax.evals.config import (
     KNNEval,
     LinearEval,
     LossEval,
+    MultiLabelEval,
     PanopticEval,
     ProbeEval,
+    RegressionEval,
     RetrievalEval,
     SegmentationEval,
+    ThresholdRule,
     ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
@@ -60,6 +62,12 @@ def _segments(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     return evaluators.create(cfg, context)
 
 
+def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import several  # late: most runs have one label an image
+
+    return several.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -74,6 +82,8 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     SegmentationEval: _segments,
     PanopticEval: _segments,
     InstanceEval: _segments,
+    MultiLabelEval: _several,
+    RegressionEval: _several,
 }
 
 

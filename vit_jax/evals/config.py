@@ -11,11 +11,10 @@ import numpy as np
 from vit_jax import data
 from vit_jax.data import classes
 from vit_jax.data.checks import check_labels
+from vit_jax.data.sources.base import gives_numbers
 from vit_jax.errors import UserError
 from vit_jax.settings import durations
 from vit_jax.settings.fields import group, value
-
-PIXELS = frozenset(("segmentation", "segments", "depth"))  # predictors of every pixel
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -102,6 +101,71 @@ class ClassifyEval(EvalConfig):
         if self.macro and sources[""].multi_label:
             has = f"{sources[''].name} has several labels per image"
             raise UserError(f"{where}.macro: {has}; set macro=False")
+        return []
+
+
+class ThresholdRule(enum.StrEnum):
+    """What a class's probability must reach for the class to count as seen."""
+
+    GLOBAL = "global"  # one number for all classes, of the best overall F1
+    PER_CLASS = "per_class"  # one for each class, of its best F1
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class MultiLabelEval(EvalConfig):
+    """Average precision of several labels an image, and F1 at a threshold (`evals.multi_label`).
+
+    Attributes:
+        threshold: one for all classes, or one for each.
+        chosen_on: the split that it is chosen on, of the same dataset, such as "val" where `split`
+            is "test"; "" is `split` itself.
+        report: write the thresholds and the table of the classes at the end of the run; `predict`
+            and `evaluate` take the thresholds from there.
+    """
+
+    predictor: ClassVar[str] = "logits"
+
+    threshold: ThresholdRule = ThresholdRule.GLOBAL
+    chosen_on: str = ""
+    report: bool = True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        averages = ("map", "micro_map", "f1", "macro_f1")
+        return (*averages, "cp", "cr", "cf1", "op", "or", "of1", "loss")
+
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """The split to measure on, and the one to choose thresholds on if it is another."""
+        return {"": self.split, **({"chosen": self.chosen_on} if self.chosen_on else {})}
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        for source in sources.values():
+            if not source.multi_label:
+                has = f"{source.name} has one label per image, or none"
+                raise UserError(f"{where}: {has}; set evals.NAME to a ClassifyEval")
+        return []
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class RegressionEval(EvalConfig):
+    """Errors of numbers, in their units: MAE, RMSE and R2 (`evals.regression`).
+
+    Of several outputs these are means, and each output's own are "mae_NAME" and so on.
+    """
+
+    predictor: ClassVar[str] = "value"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("mae", "rmse", "r2")
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        if not gives_numbers(sources[""]):
+            has = f"{sources[''].name} has no numbers"
+            raise UserError(f"{where}: {has}; name their columns in data.name, ?target=COLUMN")
         return []
 
 

@@ -70,6 +70,11 @@ class Trained:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
+    def gives_numbers(self) -> bool:
+        """Whether its outputs are numbers in the units of the data, and no classes' logits."""
+        return self.config is not None and self.config.objective.gives_numbers
+
+    @property
     def image_size(self) -> tuple[int, int]:
         """(H, W)."""
         return models.input_shape(self.model)[:2]
@@ -291,6 +296,8 @@ def read_weights(
     leaves = trees.named_leaves(models.abstract(model)) if headless else ()
     lacking = {name: np.zeros(leaf.shape, np.float32) for name, leaf in leaves if name not in found}
     variables = trees.nest({**lacking, **found})
+    if trained.config is not None and not lacking:
+        variables = trained.config.objective.put_back(variables)
     has_head = not lacking and model.num_classes > 0
     return dataclasses.replace(trained, variables=variables, has_head=has_head)
 

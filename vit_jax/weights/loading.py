@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -132,9 +133,11 @@ def _sum(changes: Flat, backbone: Flat) -> Flat:
 
 def _check_whole(values: Flat, ref: str) -> None:
     """Refuse an EoMT's file that holds differences to a backbone, as those for DINOv3 do."""
+    if f"params/{_QUERY}" not in values:
+        return
     from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
 
-    if f"params/{eomt.QUERY}" in values and eomt.is_difference(values):
+    if eomt.is_difference(values):
         raise UserError(
             f"{ref} holds the differences of an encoder from its backbone, which is published "
             f"elsewhere; name it behind a plus sign, as {ref}+hf:facebook/"
@@ -206,6 +209,8 @@ def _timm_names(
     entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
     named = timm.with_timm_names(source, cfg, entries)
     old = grids.saved(named._replace(metadata=source.metadata), about, cfg)
+    if own is not None and _QUERY in own.shapes:
+        beside, named = _eomt(own, "official"), _with_heads(named, source)
     return _with_text(_Opened(named, entries, beside, timm.is_ignored, old), source, own)
 
 
@@ -289,6 +294,21 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             yield _timm_names(plain, cfg, None, {})
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
+
+
+_QUERY = "eomt_query"  # `models.dense.eomt.QUERY`, which only who has it imports
+_AUTHORS = re.compile(r"^(?:network\.)?((?:q|class_head|mask_head|upscale)\..*)")
+
+
+def _with_heads(encoder: WeightsFile, source: WeightsFile) -> WeightsFile:
+    """Add to an encoder what the file of EoMT's authors has beside it."""
+    keys = {match[1]: key for key in source.shapes if (match := _AUTHORS.match(key))}
+    shapes = {**encoder.shapes, **{new: source.shapes[key] for new, key in keys.items()}}
+
+    def read(key: str) -> np.ndarray:
+        return source.read(keys[key]) if key in keys else encoder.read(key)
+
+    return WeightsFile(source.name, shapes, read)
 
 
 def _eomt(own: Own | None, code: str = "hf") -> list[Entry]:

@@ -78,9 +78,12 @@ def convert(given: Convert, found: Trained) -> None:
 
 
 def _write_folder(folder: Path, given: Convert, found: Trained) -> None:
-    transformers_folder.check(found)
+    from vit_jax.export import dense  # late: most models say one class an image
+
+    form = dense if found.head is not None else transformers_folder
+    form.check(found)
     files.check_folder(folder, "--to", force=given.force)
-    contents = transformers_folder.make(_read(found))
+    contents = form.make(_read(found))
     files.write_folder(folder, contents)
     size = sum(map(len, contents.values()))
     print(f"{folder}: {', '.join(contents)}, {size:,} bytes, from {found.ref}")

@@ -169,7 +169,7 @@ def members_of(names: Sequence[str], bands: Sequence[str]) -> list[str]:
     for band in bands:
         fits = [name for name in files if band in (_stem(name), _last(name))]
         if not fits:
-            lacks = f"it has {some(map(_last, files))}" if files else "it has no files of bands"
+            lacks = f"it has {some([*map(_last, files)])}" if files else "it has no files of bands"
             raise ValueError(f"lacks the band {band}; {lacks}")
         if len(fits) > 1:
             raise ValueError(f"has {len(fits)} files of the band {band}: {some(fits)}")

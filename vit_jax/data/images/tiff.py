@@ -2,18 +2,20 @@
 """TIFF files of any number of samples, by the TIFF 6.0 specification and BigTIFF's, without loss.
 
 Pillow refuses most files of more than four samples and OpenCV reads some wrongly. So the tags are
-read here, and libtiff, in OpenCV, decompresses strips and tiles that are given to it as grey bytes;
-what a predictor did to them is undone here.
+read here; of what zlib does not decompress, strips and tiles are given to libtiff, in Pillow, as
+grey bytes; and what a predictor did to them is undone here.
 """
 
+import io
 import itertools
 import math
 import struct
+import zlib
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from jaxtyping import Shaped, UInt8
+from PIL import Image
 
 from vit_jax.data.images.header import check_size
 
@@ -42,7 +44,7 @@ _TAGS = {
 }
 _TYPES = {1: "B", 2: "s", 3: "H", 4: "I", 6: "b", 7: "s", 8: "h", 9: "i", 13: "I", 16: "Q", 18: "Q"}
 _KINDS = {1: "u", 2: "i", 3: "f"}
-# Of what libtiff in OpenCV decompresses without a change of values.
+# Those that change no value.
 _COMPRESSIONS = {1: "none", 5: "LZW", 8: "deflate", 32946: "deflate", 32773: "PackBits"}
 _REDUCED, _MASK = 1, 4  # kinds of pages that are no bands: overviews and transparency
 _HORIZONTAL, _FLOATING = 2, 3  # predictors
@@ -184,15 +186,26 @@ def _pixels(data: bytes, page: Page) -> Shaped[np.ndarray, "H W C"]:
 def _bytes(
     pieces: list[bytes], height: int, width: int, rows: int, compression: int
 ) -> UInt8[np.ndarray, "height width"]:
-    """Decompress pieces of `rows` rows of bytes: write them as strips of a grey TIFF and read it.
-
-    Tiles are strips too, one below the other: OpenCV takes few tiles of bytes.
-    """
-    if compression == 1:
-        found = np.frombuffer(b"".join(pieces), np.uint8)
-        if found.size != height * width:
+    """Decompress pieces, each of `rows` rows of bytes, the last of what is left of `height`."""
+    if _COMPRESSIONS[compression] not in ("none", "deflate"):
+        return _by_libtiff(pieces, height, width, rows, compression)
+    found = []
+    for at, piece in enumerate(pieces):
+        size = min(rows, height - at * rows) * width
+        try:  # with a byte more than are wanted, so that the checksum behind them is read
+            whole = piece if compression == 1 else zlib.decompressobj().decompress(piece, size + 1)
+        except zlib.error as error:
+            raise ValueError("a TIFF that is damaged") from error
+        if len(whole) < size:
             raise ValueError("a TIFF that is cut off or damaged")
-        return found.reshape(height, width)
+        found.append(whole[:size])
+    return np.frombuffer(b"".join(found), np.uint8).reshape(height, width)
+
+
+def _by_libtiff(
+    pieces: list[bytes], height: int, width: int, rows: int, compression: int
+) -> UInt8[np.ndarray, "height width"]:
+    """Write the pieces as strips of a grey TIFF and read it; of OpenCV's no error comes out."""
     offsets = list(itertools.accumulate(map(len, pieces), initial=8))
     at = offsets.pop()
     at += at % 2
@@ -209,12 +222,10 @@ def _bytes(
     body += b"\0" * (at - 8 - len(body))
     whole = b"".join((b"II*\0", struct.pack("<I", at), body, directory, b"\0" * 4, behind))
     try:
-        found = cv2.imdecode(np.frombuffer(whole, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise ValueError("a TIFF that is damaged") from error
-    if found is None or found.shape != (height, width):
-        raise ValueError("a TIFF that is damaged")
-    return found
+        with Image.open(io.BytesIO(whole), formats=["TIFF"]) as image:
+            return np.array(image, np.uint8)
+    except Exception as error:  # of broken files Pillow's readers raise anything
+        raise ValueError(f"a TIFF that is damaged ({type(error).__name__})") from error
 
 
 def _predicted(raw: np.ndarray, dtype: np.dtype, inside: int, predictor: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_che
 
 import jax
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Float32, Int32
 
 from vit_jax.data.account import Account
 from vit_jax.data.order import ClassBalance
@@ -109,6 +109,11 @@ class Labelled:
             return {"label": jax.ShapeDtypeStruct((self.num_classes,), dtype)}
         return {"label": jax.ShapeDtypeStruct((), np.int32)}
 
+    @property
+    def values(self) -> Float32[np.ndarray, "M K"] | None:
+        """The numbers of every example of a source of these."""
+        return getattr(self._targets, "values", None)
+
     def take_targets(self, targets: "LabelSets | Numbers") -> None:
         """Give each example several labels, or numbers, in place of its label."""
         self._targets, self.labels = targets, None
@@ -148,6 +153,10 @@ class Wrapped(Labelled):
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         return self._source.spec
+
+    @property
+    def values(self) -> Float32[np.ndarray, "M K"] | None:
+        return getattr(self._source, "values", None)
 
     def digest(self) -> str:
         return self._source.digest()
@@ -192,6 +201,11 @@ class Sample(Wrapped):
         super().__init__(source)
         self._chosen = chosen
         self.labels = None if source.labels is None else source.labels[chosen]
+
+    @property
+    def values(self) -> Float32[np.ndarray, "M K"] | None:
+        whole = super().values
+        return None if whole is None else whole[self._chosen]
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -302,6 +316,14 @@ def has_unknown(source: Source) -> bool:
 def gives_numbers(source: Source) -> bool:
     """Return whether its examples have a field "value", and no label."""
     return getattr(source, "numbers", False)
+
+
+def values_of(source: Source) -> Float32[np.ndarray, "M K"]:
+    """Return the numbers of all examples of a source that `gives_numbers`."""
+    found = getattr(source, "values", None)
+    return (
+        np.stack([source.read(i)["value"] for i in range(len(source))]) if found is None else found
+    )
 
 
 def has_captions(source: Source) -> bool:

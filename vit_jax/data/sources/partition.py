@@ -19,7 +19,7 @@ SPLITS = ("train", "val", "test")
 WHOLE = "whole"  # all examples; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # the share of val, and of test
 # Prefixes of names of a user's own images, which may lie elsewhere on another machine.
-DENSE = ("masks:", "coco:", "depth:")  # those of images with targets
+DENSE = ("masks:", "coco:", "voc:", "yolo:", "depth:")  # those of images with targets
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:", *DENSE)
 _ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
 # The end of a name that chooses fields of tar and Parquet files, or how files are read.

@@ -161,7 +161,8 @@ def open_tar(name: str, split: str, captions: Captions = Captions.UNREAD) -> Tar
     KEY.cls or of "label", "cls", "class" or "class_id" in KEY.json: whole numbers are ids, and
     other words sorted classes. Several lines in a KEY.cls, or a list in a KEY.json, are several
     labels of an image, unless "?labels=one" says otherwise. Where no image has a label, it is the
-    class folder that it lies in, if there are such. classnames.txt beside the shards names the classes.
+    class folder that it lies in, if there are such. classnames.txt beside the shards names the
+    classes.
 
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """

@@ -19,6 +19,14 @@ def open_dense(kind: str, path: str, split: str, target: str = "") -> Source:
         from vit_jax.data.sources.dense.coco import open_coco
 
         return open_coco(path, split, wanted)
+    if kind == "voc":
+        from vit_jax.data.sources.dense.voc import open_voc
+
+        return open_voc(path, split, wanted)
+    if kind == "yolo":
+        from vit_jax.data.sources.dense.yolo import open_yolo
+
+        return open_yolo(path, split, wanted)
     from vit_jax.data.sources.dense.depth import open_depth
 
     return open_depth(path, split, wanted)

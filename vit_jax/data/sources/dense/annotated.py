@@ -8,7 +8,7 @@ what is alike for all of them, before the first step, and has the source.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -321,7 +321,7 @@ def open_root(path: str, kind: str) -> tuple[Root, str]:
     return root, where
 
 
-def read_text(root: Root, name: str) -> str:
+def text_of(root: Root, name: str) -> str:
     """Return the text of a small file below a root, "" where there is none.
 
     Raises UserError: it is no text in UTF-8.
@@ -335,10 +335,10 @@ def read_text(root: Root, name: str) -> str:
         return ""
 
 
-def each_of(rows: Sequence[int], do: Any) -> list[Any]:
-    """Return `do(row)` of each row, made in threads."""
+def each_of(places: Sequence[str], do: Callable[[str], str]) -> list[str]:
+    """Return `do(place)` of each place, made in threads: most wait for a bucket."""
     with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(do, rows))
+        return list(pool.map(do, places))
 
 
 def counted(found: Sequence[tuple[str, str]], what: str) -> list[str]:

@@ -16,7 +16,7 @@ from vit_jax.data.names import one_spelling
 from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.dense import annotated, panoptic
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Annotations, Found, Item
-from vit_jax.data.sources.dense.segments import Record, Segments, bounds
+from vit_jax.data.sources.dense.segments import Record, SegmentRecords, bounds
 from vit_jax.data.sources.listing import RemoteFolder
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import TargetKind
@@ -28,7 +28,7 @@ KINDS = (TargetKind.SEGMENTS, TargetKind.PIXELS)
 _LISTED = "listed twice"
 
 
-class Read(NamedTuple):
+class AnnotationFile(NamedTuple):
     """A file of annotations.
 
     Attributes:
@@ -80,7 +80,9 @@ def _find(
     places, notes = files_of(path, where)
     splits = shards.splits_of(places)
     with waiting.said(f"reading the annotations of {where}"):
-        files = [Read(p.path, s, tree_of(p.path)) for p, s in zip(places, splits, strict=True)]
+        files = [
+            AnnotationFile(p.path, s, tree_of(p.path)) for p, s in zip(places, splits, strict=True)
+        ]
     categories = categories_of(files, where)
     is_panoptic = {panoptic.is_panoptic(file.tree) for file in files}
     if len(is_panoptic) > 1:
@@ -121,7 +123,7 @@ def _find(
         if "masks" in chosen:
             raise UserError(f"{where} has instances, and ?masks= is of panoptic JSON; leave it out")
         records, said = _records(files, images, categories)
-        annotations = Segments(records, categories.names, names)
+        annotations = SegmentRecords(records, categories.names, names)
     return annotated.find(
         root,
         where,
@@ -185,7 +187,7 @@ def _objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
-def categories_of(files: Sequence[Read], where: str) -> Categories:
+def categories_of(files: Sequence[AnnotationFile], where: str) -> Categories:
     """Return the classes of all files: categories in the order of their ids, matched by name.
 
     Raises UserError: a category without an id or a name, or two of one id or one name.
@@ -224,7 +226,7 @@ def categories_of(files: Sequence[Read], where: str) -> Categories:
     return Categories(names, () if all(things) else things, of_file, notes)
 
 
-def images_in(file: Read) -> Iterable[dict[str, Any]]:
+def images_in(file: AnnotationFile) -> Iterable[dict[str, Any]]:
     """Return the images that a file lists.
 
     Raises UserError: one without id or name, a name that leads out of its folder, or two of one id.
@@ -245,7 +247,7 @@ def images_in(file: Read) -> Iterable[dict[str, Any]]:
         yield {**image, "file_name": foreign.checked(name, file.where)}
 
 
-def images_of(file: Read, given: str) -> str:
+def images_of(file: AnnotationFile, given: str) -> str:
     """Return the folder of a file's images.
 
     Raises UserError: it is not found.
@@ -295,7 +297,9 @@ def _root(folders: Sequence[str]) -> annotated.Root:
 
 
 def _records(
-    files: Sequence[Read], images: Sequence[Sequence[dict[str, Any]]], categories: Categories
+    files: Sequence[AnnotationFile],
+    images: Sequence[Sequence[dict[str, Any]]],
+    categories: Categories,
 ) -> tuple[list[Record], list[str]]:
     """Return a record of each image, and notes on annotations of no image.
 

@@ -44,6 +44,7 @@ class MaskFiles:
     def __init__(self, files: PathTable, names: Sequence[str], chosen: Mapping[str, str]) -> None:
         self._files, self._chosen, self.classes = files, chosen, tuple(names)
         self._ids = Ids(len(names), ())
+        self.name = "masks"
 
     def measure(self, rows: Sequence[int], name: str) -> dict[int, tuple[str, set[int]]]:
         """Return, of each mask, why it cannot be read or its size "48x32", and its ids."""
@@ -55,7 +56,7 @@ class MaskFiles:
             found[row] = (text, set()) if bad else (size, set(map(int, values.split())))
         return found
 
-    def open(self, facts: Mapping[int, tuple[str, set[int]]], where: str) -> list[str]:
+    def decide(self, facts: Mapping[int, tuple[str, set[int]]], where: str) -> list[str]:
         """Decide which class each id is; returns what is to be said.
 
         Raises UserError: an id of no class.
@@ -79,7 +80,7 @@ class MaskFiles:
         return notes
 
     def check(self, rows: Sequence[int], shapes: Mapping[int, Shape], kind: TargetKind) -> Checked:
-        """See `Annotations`; the ids were looked at in `open`."""
+        """See `Annotations`; the ids were looked at in `decide`."""
         del kind
         known = [row for row in rows if row in shapes]
         bad = {}
@@ -90,8 +91,6 @@ class MaskFiles:
             elif size not in fit:
                 bad[row] = OTHER_SIZE
         return Checked(bad)
-
-    name = "masks"
 
     def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
         """See `Annotations`."""
@@ -138,7 +137,7 @@ def open_masks(name: str, split: str, target: TargetKind = TargetKind.NONE) -> A
 def _find(root: annotated.Root, where: str, chosen: Mapping[str, str], draw: SplitDraw) -> Found:
     others = (chosen["masks"],) if "masks" in chosen else FOLDERS
     listed = pairs.find(root, where, (chosen.get("images", "images"), others), SUFFIXES, "mask")
-    text = annotated.read_text(root, CLASSES)
+    text = annotated.text_of(root, CLASSES)
     try:
         names = read_class_names(text) if text else ()
     except ValueError as error:
@@ -151,9 +150,9 @@ def _find(root: annotated.Root, where: str, chosen: Mapping[str, str], draw: Spl
     notes = list(listed.notes)
     if isinstance(root, Path):
         facts = masks.measure(range(len(listed.items)), masks.name)
-        notes += masks.open({row: each for row, each in facts.items() if each[1]}, where)
+        notes += masks.decide({row: each for row, each in facts.items() if each[1]}, where)
     else:
-        notes += masks.open({}, where)
+        notes += masks.decide({}, where)
     return annotated.find(
         root,
         where,

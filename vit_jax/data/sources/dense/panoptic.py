@@ -57,7 +57,7 @@ class Panoptic:
 
     def _row(self, row: int) -> tuple[str, list[tuple[int, int, bool]]]:
         place, segments = json.loads(self._data[self._ends[row] : self._ends[row + 1]])
-        return place, segments
+        return place, [(number, k, crowd) for number, k, crowd in segments]
 
     def check(self, rows: Sequence[int], shapes: Mapping[int, Shape], kind: TargetKind) -> Checked:
         """See `Annotations`."""

@@ -18,7 +18,7 @@ from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.raster import box_of, corners_of, mask_of
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.targets import IGNORED, Target, TargetKind
-from vit_jax.errors import shown
+from vit_jax.errors import UserError, shown
 
 EMPTY = "empty, and left out"
 OUTSIDE = "wholly outside of their image, and left out"
@@ -52,7 +52,7 @@ class Record(NamedTuple):
     shares: bool = False
 
 
-class Segments:
+class SegmentRecords:
     """The segments of many images; see `Annotations`."""
 
     def __init__(
@@ -98,17 +98,15 @@ class Segments:
         empty = [name for k, name in enumerate(self.classes) if not counts[k]]
         if empty and kind is TargetKind.SEGMENTS:
             listed = ", ".join(map(repr, empty[:3])) + (", ..." if len(empty) > 3 else "")
-            notes.append(
-                f"no segments of {len(empty):,} classes ({listed})"
-                if len(empty) > 1
-                else f"no segments of the class {listed}"
-            )
+            many = f"{len(empty):,} classes ({listed})" if len(empty) > 1 else f"class {listed}"
+            notes.append(f"no segments of {many}")
         without = sum(not records[row].classes for row in records if row not in bad)
         if without:
             notes.append(f"{without:,} of {len(records):,} images have no segments")
         if kind is TargetKind.PIXELS:
             if not self._has_masks:
-                notes.append("its boxes are painted as if they were masks")
+                what = "its segments are boxes, which say nothing of the class of each pixel"
+                raise UserError(f"{what}; learn segments, or give polygons or masks")
             names = list(self.classes)
             self._background = names.index(BACKGROUND) if BACKGROUND in names else len(names)
             self.classes = self.classes if BACKGROUND in names else (*names, BACKGROUND)
@@ -127,10 +125,10 @@ class Segments:
         classes = np.array([record.classes[i] for i in kept], np.int32)
         crowd = np.array([bool(record.crowd and record.crowd[i]) for i in kept], bool)
         masks = None
-        if self._has_masks or kind is TargetKind.PIXELS:
+        if self._has_masks:
             masks = np.zeros((len(kept), *size), bool)
             for at, i in enumerate(kept):
-                masks[at] = _mask(record, i, size) if self._has_masks else _filled(boxes[at], size)
+                masks[at] = _mask(record, i, size)
             some = masks.any((1, 2))
             boxes, classes, crowd, masks = boxes[some], classes[some], crowd[some], masks[some]
         if kind is TargetKind.PIXELS:
@@ -215,14 +213,6 @@ def _mask(record: Record, i: int, size: tuple[int, int]) -> np.ndarray:
         height, width = size
         given = [(corners_of(flat) * [width, height]).ravel() for flat in given]
     return mask_of(given, size)
-
-
-def _filled(box: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return the mask of a box: the pixels whose centres lie in it."""
-    left, top, right, bottom = np.floor(box + 0.5).astype(int).tolist()
-    found = np.zeros(size, bool)
-    found[top : max(bottom, top + 1), left : max(right, left + 1)] = True
-    return found
 
 
 def label_map_of(segments: Target, size: tuple[int, int]) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.counted import account
 from vit_jax import data
 from vit_jax.data.sources.dense import raster
 from vit_jax.data.targets import Target, TargetKind
@@ -53,8 +54,7 @@ def test_instances_are_read(tmp_path: Path) -> None:
     source = data.open_source(f"coco:{tmp_path}/all.json", split="whole")
     assert (len(source), source.class_names) == (4, ("dog", "cat"))
     assert data.target_kind(source) is TargetKind.SEGMENTS
-    assert source.account is not None
-    assert source.account.notes == (
+    assert account(source).notes == (
         "the category ids 3 to 7 are the classes 0 to 1, in their order",
     )
     for each in (source, pickle.loads(pickle.dumps(source))):
@@ -83,9 +83,7 @@ def test_pixels_are_painted_of_instances(tmp_path: Path) -> None:
     found = target_of(source, "0.png").label_map
     assert found is not None
     assert {value: int((found == value).sum()) for value in (0, 1, 2)} == {0: 40, 1: 120, 2: 1840}
-    with pytest.raises(
-        UserError, match=r"or a class for each pixel, and not a dep"
-    ):
+    with pytest.raises(UserError, match=r"or a class for each pixel, and not a dep"):
         data.open_source(name, split="whole", target="depth")
 
 
@@ -104,8 +102,7 @@ def test_faults_of_boxes_are_counted(tmp_path: Path) -> None:
     tree["annotations"] += extra
     (tmp_path / "all.json").write_text(json.dumps(tree))
     source = data.open_source(f"coco:{tmp_path}/all.json", split="whole")
-    assert source.account is not None
-    assert source.account.notes[1:] == (
+    assert account(source).notes[1:] == (
         "all.json: 1 annotation is of no image that is used",
         "2 segments are of a mask that cannot be drawn, and left out (first: 1.png)",
         "1 segment is empty, and left out (first: 1.png)",
@@ -125,8 +122,7 @@ def test_images_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "images" / "2.png").unlink()
     (tmp_path / "all.json").write_text(json.dumps(tree))
     source = data.open_source(f"coco:{tmp_path}/all.json", split="whole")
-    assert source.account is not None
-    assert source.account.why_left_out() == (
+    assert account(source).why_left_out() == (
         "3 of 7 images left out: 1 annotated at another size (images/0.png), "
         "1 listed twice (images/1.png), 1 of files that are not there (images/2.png)"
     ).replace("images/", "")
@@ -154,9 +150,8 @@ def test_files_of_splits_are_matched_by_names(tmp_path: Path) -> None:
         classes = target_of(source, "0.png").classes
         assert classes is not None
         assert classes.tolist() == [1, 0]
-        assert source.account is not None
-        assert source.account.used == {"train": 4, "val": 4}
-        assert "matched by name" in source.account.notes[0]
+        assert account(source).used == {"train": 4, "val": 4}
+        assert "matched by name" in account(source).notes[0]
 
 
 def test_what_is_no_coco_is_refused(tmp_path: Path) -> None:

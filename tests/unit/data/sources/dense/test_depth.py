@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.counted import account
 from vit_jax import data
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
@@ -19,7 +20,7 @@ def write(root: Path, array: np.ndarray, end: str, count: int = 3) -> None:
     for kind in ("images", "depth"):
         (root / kind / "train").mkdir(parents=True, exist_ok=True)
     for i in range(count):
-        Image.new("RGB", SIZE[::-1], (40 * i, 0, 0)).save(root / "images/train" / f"{i}.png")
+        Image.new("RGB", (8, 6), (40 * i, 0, 0)).save(root / "images/train" / f"{i}.png")
         path = root / "depth/train" / f"{i}{end}"
         if end == ".npy":
             np.save(path, array)
@@ -34,8 +35,7 @@ def found(root: Path, more: str = "") -> tuple[np.ndarray, tuple[str, ...]]:
     depth = data.target_of(source, 1).depth
     assert depth is not None
     assert depth.dtype == np.float32
-    assert source.account is not None
-    return depth, source.account.notes
+    return depth, account(source).notes
 
 
 def test_numbers_have_a_unit(tmp_path: Path) -> None:
@@ -66,18 +66,17 @@ def test_maps_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "depth/train"
     Image.fromarray(np.ones((5, 5), np.uint16)).save(folder / "0.png")
     Image.fromarray(np.zeros(SIZE, np.uint16)).save(folder / "1.png")
-    Image.new("RGB", SIZE[::-1]).save(folder / "2.png")
+    Image.new("RGB", (8, 6)).save(folder / "2.png")
     (folder / "3.png").unlink()
     source = data.open_source(f"depth:{tmp_path}", split="train")
     assert len(source) == 5
-    assert source.account is not None
     for why in (
         "1 with a depth map of another size (images/train/0.png)",
         "1 without a pixel whose depth is known (images/train/1.png)",
         "1 with a depth map that cannot be read (images/train/2.png)",
         "1 without a depth map (images/train/3.png)",
     ):
-        assert why in source.account.why_left_out()
+        assert why in account(source).why_left_out()
 
 
 def test_what_has_no_unit_is_refused(tmp_path: Path) -> None:

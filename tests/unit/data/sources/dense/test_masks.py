@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.counted import account
 from tests.refusals import refused_by
 from tests.shapes import NAMES, write_shapes
 from vit_jax.data.sources.base import CachedSource, Sample, target_kind, target_of
@@ -73,9 +74,8 @@ def test_what_has_no_mask_that_fits_is_counted(root: Path) -> None:
     def told() -> str:
         source = open_masks(str(root), "train")
         assert len(source) == 3
-        assert source.account is not None
-        assert source.account.found == 6
-        return source.account.line()
+        assert account(source).found == 6
+        return account(source).line()
 
     Image.new("L", (5, 5)).save(first)
     assert "1 of 6 images left out: 1 with a mask of another size (images/train/00.jpg)" in told()
@@ -87,16 +87,14 @@ def test_what_has_no_mask_that_fits_is_counted(root: Path) -> None:
     assert "1 without a mask (images/train/00.jpg)" in told()
     (root / "images" / "val" / "00.jpg").rename(root / "images" / "val" / "x.jpg")
     source = open_masks(str(root), "train")
-    assert source.account is not None
-    assert source.account.notes == ("1 mask has no image (first: masks/val/00.png)",)
+    assert account(source).notes == ("1 mask has no image (first: masks/val/00.png)",)
     for path in (root / "masks" / "train").iterdir():
         Image.new("L", (5, 5)).save(path)
     with pytest.raises(UserError, match=r"1 of 4 images can be used .*3 with a mask of another s"):
         open_masks(str(root), "val")
     shutil.rmtree(root / "masks" / "train")
     source = open_masks(str(root), "val")
-    assert source.account is not None
-    assert "5 of 6 images left out: 5 without a mask" in source.account.line()
+    assert "5 of 6 images left out: 5 without a mask" in account(source).line()
     shutil.rmtree(root / "masks" / "val")
     with pytest.raises(UserError, match="no image has a mask"):
         open_masks(str(root), "val")
@@ -144,8 +142,7 @@ def test_splits_lie_above_or_are_drawn(root: Path) -> None:
     drawn = open_masks(f"{flat}?split_seed=1", "whole")
     assert drawn.drawn
     assert len(drawn) == 4
-    assert drawn.account is not None
-    assert [*drawn.account.used] == ["train", "val", "test"]
+    assert [*account(drawn).used] == ["train", "val", "test"]
     part = target_of(drawn, 2)
     for wrapped in (CachedSource(drawn), Sample(drawn, np.array([2], np.int32))):
         assert target_kind(wrapped) is TargetKind.PIXELS
@@ -166,5 +163,7 @@ def test_deep_masks_keep_their_ids(tmp_path: Path) -> None:
         Image.fromarray(ids).save(tmp_path / "masks" / f"{i}.png")
     (tmp_path / "classes.txt").write_text("\n".join(f"c{k}" for k in range(303)))
     source = open_masks(str(tmp_path), "whole")
-    found = {value for i in range(3) for value in np.unique(target_of(source, i).label_map).tolist()}
+    found = {
+        value for i in range(3) for value in np.unique(target_of(source, i).label_map).tolist()
+    }
     assert found == {-1, 300, 301, 302}
