@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import io
 import itertools
+import json
 import os
 import pkgutil
 import re
@@ -19,7 +20,7 @@ import jax
 import pytest
 
 from configs import vit_mu_digits
-from tests import captioned
+from tests import banded, captioned
 from tests.photos import write_folder
 from tests.undrawn import undrawn  # noqa: F401  (`made` draws)
 from tests.unit.test_configs import FILES as CONFIG_FILES
@@ -209,12 +210,20 @@ def photos(tmp_path: Path) -> Path:
 
 def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     """Keep what a command says; cut a training run to three steps of a small model."""
+    if any(re.match("--(config.data.)?bands=", word) for word in words):
+        photos = banded.write_folder(tmp_path / "banded")
+        found = {"mean": [0.1] * 12, "std": [0.1] * 12, "dtype": "uint16", "bands": ["all"]}
+        (tmp_path / "statistics.json").write_text(json.dumps(found))
+        file = f"--config.data.statistics={tmp_path}/statistics.json"
+        words = tuple(file if ".statistics=" in word else word for word in words)
     if "prepare" in words:
         out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
         return [f"folder:{photos}" if ":" in word and "=" not in word else word for word in out]
     if "check-data" in words:
         out = [re.sub("^(--csv|--sheet)=", rf"\1={tmp_path}/", word) for word in words]
-        return [f"folder:{photos}" if word == "photos/birds" else word for word in out]
+        return [
+            f"folder:{photos}" if word in ("photos/birds", "folder:PATH") else word for word in out
+        ]
     if "train-tokenizer" in words:
         table = captioned.write(tmp_path / "captioned")
         out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]

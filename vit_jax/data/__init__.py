@@ -84,13 +84,17 @@ def open_source(
 
         source = open_tar(path, split, captions)
     elif kind == "parquet":
+        from vit_jax.data.sources.dense.columns import with_targets, without_label
         from vit_jax.data.sources.parquet_files import open_parquet
 
-        source = open_parquet(path, split, captions, bands)
+        source = open_parquet(without_label(path, target), split, captions, bands)
+        source = with_targets(source, path, target)
     elif kind == "hf":
+        from vit_jax.data.sources.dense.columns import with_targets, without_label
         from vit_jax.data.sources.hub_files import open_hf
 
-        source = open_hf(path, split, captions, bands)
+        source = open_hf(without_label(path, target), split, captions, bands)
+        source = with_targets(source, path, target)
     elif f"{kind}:" in DENSE:
         from vit_jax.data.sources.dense import open_dense
 
@@ -102,7 +106,7 @@ def open_source(
     else:
         from vit_jax.data.sources.records import open_tfds
 
-        source = open_tfds(name, data_dir, split, captions)
+        source = open_tfds(name, data_dir, split, captions, target)
     if captions is Captions.NEEDED and not has_captions(source):
         kinds = "csv:, tar:, parquet:, hf: and TFDS's datasets"
         raise UserError(f"{source.name} has no captions; {kinds} may have some")

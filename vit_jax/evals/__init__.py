@@ -56,16 +56,16 @@ def _depth(cfg: DepthEval, context: EvalContext) -> Evaluator:
     return depth.create(cfg, context)
 
 
-def _segments(cfg: EvalConfig, context: EvalContext) -> Evaluator:
-    from vit_jax.evals.dense import evaluators  # late: most runs tell images, not pixels
-
-    return evaluators.create(cfg, context)
-
-
 def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     from vit_jax.evals import several  # late: most runs have one label an image
 
     return several.create(cfg, context)
+
+
+def _segments(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import evaluators  # late: most runs tell images, not pixels
+
+    return evaluators.create(cfg, context)
 
 
 # What builds the evaluator of each kind of config.
@@ -79,11 +79,11 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
     DepthEval: _depth,
+    MultiLabelEval: _several,
+    RegressionEval: _several,
     SegmentationEval: _segments,
     PanopticEval: _segments,
     InstanceEval: _segments,
-    MultiLabelEval: _several,
-    RegressionEval: _several,
 }
 
 

@@ -45,7 +45,7 @@ _MAX_TEXT = 64 << 20  # of their captions, which are read and kept by themselves
 _THREADS = 16
 _AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
-_OWN = ("_footers", "_held", "_texts", "_seen", "_again")  # of a process
+_OWN = ("_footers", "_held", "_texts", "_others", "_seen", "_again")  # of a process
 
 
 class Columns(NamedTuple):
@@ -322,6 +322,7 @@ class ParquetSource(shards.ShardSource):
         self._again = 0
         self._held = RowGroups(self._load)
         self._texts = RowGroups(self._load_captions, _MAX_TEXT)
+        self._others: dict[str, RowGroups] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
@@ -347,6 +348,39 @@ class ParquetSource(shards.ShardSource):
         """Return an example's captions; raises DataError as `read`."""
         return captions_lib.listed(self._value(self._texts, index)).texts
 
+    @property
+    def schema(self) -> Any:
+        """The columns of the first file, a pyarrow Schema."""
+        return _open(self._files[0]).schema_arrow
+
+    @property
+    def files(self) -> tuple[remote.FileInfo, ...]:
+        """The files of the split."""
+        return self._files
+
+    @property
+    def image_column(self) -> str:
+        """The column of the images."""
+        return self._columns.image.partition(".")[0]
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """The Hub's description of each column, {} where others wrote the files."""
+        return several_columns.features(_open(self._files[0]))
+
+    def place(self, index: int) -> tuple[str, int]:
+        """Return the file of an example, and its row there."""
+        group, row = self._find(index)
+        file = int(self._groups[group, 0])
+        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
+        return self._files[file].path, row - first
+
+    def value(self, column: str, index: int) -> Any:
+        """Return what another column has of an example; raises DataError as `read`."""
+        if column not in self._others:
+            self._others[column] = RowGroups(functools.partial(self._column, name=column))
+        return self._value(self._others[column], index)
+
     def _value(self, held: "RowGroups", index: int) -> Any:
         group, row = self._find(index)
         try:
@@ -361,10 +395,8 @@ class ParquetSource(shards.ShardSource):
             raise DataError(f"{self.example_id(index)}: {why}") from error
 
     def example_id(self, index: int) -> str:
-        group, row = self._find(index)
-        file = int(self._groups[group, 0])
-        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
-        return f"{shown(self._files[file].path)} row {row - first}"
+        file, row = self.place(index)
+        return f"{shown(file)} row {row}"
 
     def _find(self, index: int) -> tuple[int, int]:
         """Return the row group of an example, and its row counted through all files."""
@@ -460,6 +492,11 @@ class _Ranged(io.RawIOBase):
         data = remote.read_range(self._file.path, self._at, end)
         self._at += len(data)
         return data
+
+
+def opened_file(path: str) -> Any:
+    """Open a Parquet file; raises ValueError, OSError: it cannot be read."""
+    return _open(remote.info(path))
 
 
 def _open(file: remote.FileInfo, footer: Any = None) -> Any:

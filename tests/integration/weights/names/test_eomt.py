@@ -71,6 +71,8 @@ def test_differences_need_their_backbone(tmp_path: Path) -> None:
     save_file(weights.to_timm({"params": trees.nest(backbone)}, found.model), file)
     with refused_by("weights.loading._check_whole", ""):
         trained.load(f"hub:{changes}")
+    with refused_by("weights.loading._check_whole", ""):  # the encoder alone, too
+        weights.load(f"hub:{changes}", found.model)
     summed = trained.load(f"hub:{changes}+timm:{file}")
     for name, value in trees.named_leaves(summed.variables["params"]):
         wanted = dict(trees.named_leaves(params))[name]
@@ -99,6 +101,18 @@ def test_the_authors_file_gives_encoder_and_heads(tmp_path: Path) -> None:
     assert read.keys() == {name for name, _ in trees.named_leaves({"params": params})}
     for name, value in trees.named_leaves({"params": params}):
         np.testing.assert_array_equal(read[name], value, err_msg=name)
+
+
+def test_a_file_of_other_classes_gives_all_but_their_layer(tmp_path: Path) -> None:
+    found = trained.load(f"hub:{folder('eomt', tmp_path)}")
+    head = eomt.EomtHead(num_classes=7, queries=5, blocks=2, upscale=2)
+    params = eomt.abstract(found.model, head)["params"]
+    own = Own({name: params[name] for name in eomt.BESIDE})
+    read = weights.read(f"hub:{tmp_path}", found.model, own=own)
+    wanted = {name for name, _ in trees.named_leaves({"params": params})}
+    assert wanted - read.keys() == {"params/eomt_class/kernel", "params/eomt_class/bias"}
+    with refused_by("inference.trained.read_weights", ""):
+        trained.read_weights(found)  # no class of an image
 
 
 def test_what_is_not_an_eomt_is_refused(tmp_path: Path) -> None:

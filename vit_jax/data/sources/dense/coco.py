@@ -25,6 +25,7 @@ from vit_jax.process import waiting
 from vit_jax.storage import foreign, remote
 
 KINDS = (TargetKind.SEGMENTS, TargetKind.PIXELS)
+KEYS = ("images", "annotations", "categories")
 _LISTED = "listed twice"
 
 
@@ -173,7 +174,7 @@ def tree_of(place: str) -> dict[str, Any]:
         raise UserError(f"{where} is no JSON ({error}); it is cut off or something else") from None
     except OSError as error:
         raise UserError(f"{where}: {error.strerror}") from None
-    for key in ("images", "annotations", "categories"):
+    for key in KEYS:
         if not isinstance(tree, dict) or not _objects(tree.get(key)):
             has = ", ".join(sorted(tree)[:8]) if isinstance(tree, dict) else type(tree).__name__
             raise UserError(

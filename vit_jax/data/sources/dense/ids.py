@@ -68,7 +68,7 @@ class Ids(NamedTuple):
         """Return what to do about an id that means nothing."""
         last = self.first + self.num_classes - 1
         are = f"are {self.first} to {last}" if not self.listed else f"are {_told(self.listed)}"
-        return f"ids of classes {are}; name all in classes.txt, or set ?ignore=ID at the name's end"
+        return f"ids of classes {are}; name all of them, or set ?ignore=ID at the name's end"
 
 
 def ids_of(

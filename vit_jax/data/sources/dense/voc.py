@@ -112,7 +112,7 @@ class Objects:
 def open_voc(name: str, split: str, target: TargetKind = TargetKind.NONE) -> AnnotatedSource:
     """Open one split of "DIR", with slices such as train[:10%].
 
-    SegmentRecords are the objects of SegmentationObject where there is that folder, unless the name ends
+    Segments are the objects of SegmentationObject where there is that folder, unless the name ends
     in `?masks=none`, and else the boxes. Classes are those of classes.txt, else VOC's twenty where
     all names are of them, else the names in their order.
 
