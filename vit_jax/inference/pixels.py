@@ -79,7 +79,7 @@ class PixelSettings:
 
     task: PixelTask | None = None
     stuff: tuple[str, ...] = ()
-    score: float = 0.5
+    score: float = 0.0
     batch_size: int = 8
     num_threads: int = 4
 
@@ -226,7 +226,8 @@ class _Objects(_Written):
         self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
-        found = decode.instances(*predicted[0], seen.windows, size)
+        classes, masks = predicted[0]
+        found = decode.instances(classes, masks, seen.windows, size)
         kept = decode.Instances(*(x[found.scores > self.settings.score] for x in found))
         record = [
             {
@@ -265,9 +266,8 @@ class _Segments(_Written):
         self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
-        found = decode.panoptic(
-            *predicted[0], seen.windows, size, self.things, score=self.settings.score
-        )
+        said, masks = predicted[0]
+        found = decode.panoptic(said, masks, seen.windows, size, self.things, self.settings.score)
         ids, classes = found.found.ids, found.found.classes.tolist()
         colours = np.stack([ids & 255, ids >> 8 & 255, ids >> 16], axis=-1).astype(np.uint8)
         self.put(f"panoptic/{name}.png", _png(Image.fromarray(colours)))
