@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import io
 import itertools
+import json
 import os
 import pkgutil
 import re
@@ -19,7 +20,7 @@ import jax
 import pytest
 
 from configs import vit_mu_digits
-from tests import captioned, layouts
+from tests import banded, captioned, layouts
 from tests.photos import write_folder
 from tests.undrawn import undrawn  # noqa: F401  (`made` draws)
 from tests.unit.test_configs import FILES as CONFIG_FILES
@@ -221,12 +222,19 @@ def _of_layouts(word: str, tmp_path: Path) -> str:
 
 def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     """Keep what a command says; cut a training run to three steps of a small model."""
+    if any(re.match("--(config.data.)?bands=", word) for word in words):
+        photos = banded.write_folder(tmp_path / "banded")
+        found = {"mean": [0.1] * 12, "std": [0.1] * 12, "dtype": "uint16", "bands": ["all"]}
+        (tmp_path / "statistics.json").write_text(json.dumps(found))
+        file = f"--config.data.statistics={tmp_path}/statistics.json"
+        words = tuple(file if ".statistics=" in word else word for word in words)
     if "prepare" in words:
         out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
         return [f"folder:{photos}" if ":" in word and "=" not in word else word for word in out]
     if "check-data" in words:
         out = [re.sub("^(--csv|--sheet)=", rf"\1={tmp_path}/", word) for word in words]
-        words = [f"folder:{photos}" if word == "photos/birds" else word for word in out]
+        own = ("photos/birds", "folder:PATH")
+        words = [f"folder:{photos}" if word in own else word for word in out]
         return [_of_layouts(word, tmp_path) for word in words]
     if "train-tokenizer" in words:
         table = captioned.write(tmp_path / "captioned")

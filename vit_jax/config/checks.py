@@ -14,7 +14,7 @@ from vit_jax.config.tree import Config, check_micro_batches, guessed, metric_per
 from vit_jax.data.checks import check_pad
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import EVALUATORS, PIXELS, EvalConfig
+from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
@@ -150,7 +150,6 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
         lacks["loss"] = "has no loss of an image by itself"
     if not objective.embeds_texts:
         lacks["image_embedding"] = "learns from no texts"
-    lacks |= dict.fromkeys(PIXELS - set(objective.predicts), "says no such thing of pixels")
     kinds = [each for each in EVALUATORS if each.predictor not in lacks]
     if type(evaluation) not in kinds:
         why = lacks.get(evaluation.predictor, "")

@@ -224,14 +224,14 @@ def load(path: Path, argument: str | None, words: Sequence[str] = ()) -> "Config
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        takes_run = "run" in inspect.signature(getattr(module, "get_config_for", str)).parameters
-        if takes_run:
+        asked = getattr(module, "get_config_for", None)
+        if asked is not None and "run" in inspect.signature(asked).parameters:
             run = {} if argument is None else {"run": argument}
-            base = module.get_config_for(_given(words), **run)
+            base = asked(_given(words), **run)
         elif argument is not None:
             base = module.get_config(argument)
-        elif hasattr(module, "get_config_for"):
-            base = module.get_config_for(_given(words))
+        elif asked is not None:
+            base = asked(_given(words))
         else:
             base = module.get_config()
         if not isinstance(base, Config):

@@ -225,7 +225,9 @@ def _joined(one: _Sums, two: _Sums, dtype: PixelType) -> _Sums:
     return _Sums(counts, means, squares)
 
 
-def _moments(count: int, first: float, second: float, dtype: PixelType) -> tuple[float, float]:
+def _moments(
+    count: int, first: int | float, second: int | float, dtype: PixelType
+) -> tuple[float, float]:
     """Return mean and deviation in units of white."""
     white = WHITE[dtype]
     if dtype is PixelType.FLOAT32:

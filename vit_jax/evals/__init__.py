@@ -9,19 +9,21 @@ from vit_jax.evals import classify
 from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
-    PIXELS,
     ClassifyEval,
     DepthEval,
     EvalConfig,
     FeaturesEval,
     FewShotEval,
+    InstanceEval,
     KNNEval,
     LinearEval,
     LossEval,
     MultiLabelEval,
+    PanopticEval,
     ProbeEval,
     RegressionEval,
     RetrievalEval,
+    SegmentationEval,
     ThresholdRule,
     ZeroShotEval,
 )
@@ -60,6 +62,12 @@ def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     return several.create(cfg, context)
 
 
+def _segments(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import evaluators  # late: most runs tell images, not pixels
+
+    return evaluators.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -73,6 +81,9 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     DepthEval: _depth,
     MultiLabelEval: _several,
     RegressionEval: _several,
+    SegmentationEval: _segments,
+    PanopticEval: _segments,
+    InstanceEval: _segments,
 }
 
 

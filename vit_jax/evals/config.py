@@ -16,8 +16,6 @@ from vit_jax.errors import UserError
 from vit_jax.settings import durations
 from vit_jax.settings.fields import group, value
 
-PIXELS = frozenset(("segmentation", "segments", "depth"))  # predictors of every pixel
-
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class EvalConfig:
@@ -366,6 +364,12 @@ class RetrievalEval(EvalConfig):
         return tuple(f"{way}_r{k}" for way in ways for k in self.k)
 
 
+def _check_whole(transform: data.TransformConfig, where: str) -> None:
+    if transform.crop is not data.Crop.RESIZE:
+        why = "leaves out pixels that are measured; set it to resize"
+        raise UserError(f"{where}.transform.crop={transform.crop} {why}")
+
+
 class DepthCrop(enum.StrEnum):
     """Which pixels of an image are measured."""
 
@@ -403,9 +407,7 @@ class DepthEval(EvalConfig):
 
     def check(self, where: str) -> None:
         EvalConfig.check(self, where)
-        if self.transform.crop is not data.Crop.RESIZE:
-            why = "leaves out pixels that are measured; set it to resize"
-            raise UserError(f"{where}.transform.crop={self.transform.crop} {why}")
+        _check_whole(self.transform, where)
         if self.min_depth >= self.max_depth:
             raise UserError(f"{where}.min_depth={self.min_depth} must be below {where}.max_depth")
 
@@ -413,3 +415,90 @@ class DepthEval(EvalConfig):
         """Return (H, W) that images are brought to; `own` is the model's."""
         given = self.image_size or own
         return given[0], given[-1]
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class SegmentationEval(EvalConfig):
+    """Classes of pixels at each image's own size (`evals.dense.evaluators`).
+
+    An image is resized until it just covers the model's size; windows of that size are laid over
+    it. Of `transform`, whose crop must be resize, the interpolation is used. `batch_size` counts
+    windows.
+
+    Attributes:
+        stride: from one window to the next, such as 341 for windows of 512 (DINOv2, DINOv3); 0
+            spreads as few as cover the image evenly (EoMT).
+        report: write the table of classes and pictures at the end of the run.
+    """
+
+    predictor: ClassVar[str] = "segmentation"
+    needs_target: ClassVar[str] = "pixels"
+
+    stride: int = value(0, least=0, note="0 spreads windows evenly", unit="pixels")
+    report: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("miou", "accuracy")
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class PanopticEval(EvalConfig):
+    """Things and stuff at each image's own size (`evals.dense.evaluators`).
+
+    The whole image is seen, padded to the model's size. Of `transform`, whose crop must be resize,
+    the interpolation is used.
+
+    Attributes:
+        score: how probable the class of a query must be.
+        overlap: the share of its mask that a query must win.
+        report: write the table of classes and pictures at the end of the run.
+    """
+
+    predictor: ClassVar[str] = "segments"
+    needs_target: ClassVar[str] = "segments"
+
+    score: float = value(0.8, least=0, below=1)
+    overlap: float = value(0.8, least=0, below=1)
+    report: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("pq", "sq", "rq")
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class InstanceEval(EvalConfig):
+    """Objects, their masks and boxes, at each image's own size (`evals.dense.evaluators`).
+
+    Images are seen as by `PanopticEval`.
+
+    Attributes:
+        masks: measure masks besides boxes; False for data that have boxes alone.
+        top: how many of an image's objects count, the likeliest.
+        report: write the table of classes and pictures at the end of the run.
+    """
+
+    predictor: ClassVar[str] = "segments"
+    needs_target: ClassVar[str] = "segments"
+
+    masks: bool = True
+    top: int = value(100, least=1, most=100)
+    report: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        kinds = ("mask_", "box_") if self.masks else ("box_",)
+        return tuple(f"{kind}{name}" for kind in kinds for name in ("ap", "ap50"))
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)

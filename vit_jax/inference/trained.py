@@ -140,6 +140,10 @@ def load(
         transform=transform or found.transform,
         class_names=named(class_names, found.model) if class_names else found.class_names,
     )
+    if found.head is not None and not headless:
+        from vit_jax.inference import dense  # late: most models say one class an image
+
+        return dense.read_weights(found, resize=resize)
     return read_weights(found, resize=resize, headless=headless)
 
 
@@ -280,10 +284,12 @@ def read_weights(
     Raises UserError: weights that do not fit.
     """
     ref, model = trained.source, trained.model
-    if trained.head is not None:
-        from vit_jax.inference import dense  # late: most models say one class an image
-
-        return dense.read_weights(trained, resize=resize)
+    if trained.head is not None and not headless:
+        raise UserError(
+            f"{trained.ref} says what each pixel is, and no class of an image: `convert` writes "
+            "it, `probe`, `visualize` and `export` use its features, and training starts from it "
+            "by init.weights"
+        )
     if not model.num_classes and not headless:
         raise UserError(_no_head(trained.ref))
     try:

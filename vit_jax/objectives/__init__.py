@@ -8,7 +8,15 @@ from vit_jax import errors
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
+from vit_jax.objectives.base import (
+    Aux,
+    Batch,
+    Context,
+    Extras,
+    Objective,
+    ObjectiveConfig,
+    Predict,
+)
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig
 from vit_jax.settings.durations import Clock
 

@@ -46,6 +46,7 @@ class ObjectiveConfig:
         scores_images: single images have a loss, for evaluations.
         embeds_texts: it puts images and texts in one space, for evaluations.
         predicts: what it says of every pixel, by the names of predictors.
+        target: the `TargetKind` that it learns from; "" for none.
         gives_numbers: the head's outputs are numbers, one for each that the dataset has, and no
             classes.
     """
@@ -56,6 +57,7 @@ class ObjectiveConfig:
     scores_images: ClassVar[bool] = True
     embeds_texts: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ()
+    target: ClassVar[str] = ""
     gives_numbers: ClassVar[bool] = False
 
     @property

@@ -56,6 +56,7 @@ class DepthConfig(ObjectiveConfig):
     splits_batch: ClassVar[bool] = False  # the variance is of the whole batch
     scores_images: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ("depth",)
+    target: ClassVar[str] = TargetKind.DEPTH
 
     head: DepthHead = DepthHead.LINEAR
     dpt: DptConfig = group(DptConfig)
@@ -224,7 +225,9 @@ class Depth(Objective):
             head: Any = dpt.create(self.cfg.dpt, self.model, train=train)
         else:
             out, rest = self.apply(params, rest, image, rng, train=learns)
-            seen = linear.patches(self.model, out, (image.shape[1], image.shape[2]))
+            rows, columns = linear.grid(self.model, (image.shape[1], image.shape[2]))
+            patches = out.tokens[:, -rows * columns :]  # behind the tokens of no place
+            seen = patches.reshape(len(patches), rows, columns, -1)
             head = self._linear(train=train)
         if self.cfg.frozen:
             seen = jax.lax.stop_gradient(seen)

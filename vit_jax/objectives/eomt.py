@@ -9,7 +9,7 @@ annealed away, block by block.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -208,7 +208,7 @@ class Eomt(Objective):
         self, params: Any, state: Any, image: jax.Array, now: jax.Array, rng: jax.Array
     ) -> EomtOutput:
         given = {"train": True, "shares": now, "rngs": {"dropout": rng}}
-        return self.network.apply({"params": params, **state}, image, **given)
+        return cast(EomtOutput, self.network.apply({"params": params, **state}, image, **given))
 
     @functools.cached_property
     def predictors(self) -> Mapping[str, Predict]:
@@ -222,8 +222,7 @@ class Eomt(Objective):
 
     def _segments(self, variables: Any, batch: Mapping[str, jax.Array]) -> Any:
         image = data.normalize(batch["image"], self.data.mean, self.data.std)
-        found: EomtOutput = self.network.apply(variables, image)
-        return found.predictions[-1]
+        return cast(EomtOutput, self.network.apply(variables, image)).predictions[-1]
 
     def _segmentation(self, variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         found: Segments = self._segments(variables, batch)

@@ -8,7 +8,7 @@ cross-entropy at the image's full size.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source
-from vit_jax.data.targets import IGNORED, LABEL_MAP
+from vit_jax.data.targets import IGNORED, LABEL_MAP, TargetKind
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.dense import linear
@@ -49,6 +49,7 @@ class SegmentConfig(ObjectiveConfig):
     uses_labels: ClassVar[bool] = False
     scores_images: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ("segmentation",)
+    target: ClassVar[str] = TargetKind.PIXELS
 
     num_classes: int = value(0, least=0, note="0 takes the dataset's")
     frozen: bool = True
@@ -162,14 +163,15 @@ class Segment(Objective):
         own, image = ctx.model_state[_STATISTICS][NAME], batch["image"]
         state = _without_statistics(ctx.model_state)
         out, state = self.apply(params, state, image, encoder, train=not self.cfg.frozen)
-        maps = linear.patches(self.model, out, image.shape[1:3])
+        maps = linear.patches(self.model, out, image)
         if self.cfg.frozen:
             maps = jax.lax.stop_gradient(maps)
         layer = LinearSegmenter(self.cfg.pixel_head, train=True)
         variables = {"params": params[NAME], _STATISTICS: own}
         rngs, kept = {"dropout": drops}, [_STATISTICS]
         scores, changed = layer.apply(variables, maps, rngs=rngs, mutable=kept)
-        loss, accuracy = entropy(linear.enlarged(scores, image.shape[1:3]), batch[LABEL_MAP])
+        scores = linear.enlarged(scores, (image.shape[1], image.shape[2]))
+        loss, accuracy = entropy(scores, batch[LABEL_MAP])
         metrics = {"loss": loss, "pixel_accuracy": accuracy}
         return loss, Aux(metrics, _with_statistics(state, changed[_STATISTICS]), ctx.objective)
 
@@ -185,10 +187,10 @@ class Segment(Objective):
     def _scores(self, variables: Any, image: jax.Array) -> Float[Array, "B P Q K"]:
         state = {name: tree for name, tree in variables.items() if name != "params"}
         plain = {"params": variables["params"], **_without_statistics(state)}
-        out = self.module.apply(plain, image, train=False)
-        maps = linear.patches(self.model, out, image.shape[1:3])
+        out = cast(models.Output, self.module.apply(plain, image, train=False))
+        maps = linear.patches(self.model, out, image)
         own = {"params": variables["params"][NAME], _STATISTICS: state[_STATISTICS][NAME]}
-        return LinearSegmenter(self.cfg.pixel_head, train=False).apply(own, maps)
+        return cast(Any, LinearSegmenter(self.cfg.pixel_head, train=False).apply(own, maps))
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example; a frozen encoder runs forward only."""

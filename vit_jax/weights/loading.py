@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -101,8 +102,9 @@ def read(
         opened = _OPENERS[scheme](path, cfg, ema, own)
         with (
             waiting.said(f"reading {ref}"),
-            opened as (source, entries, beside, is_ignored, old, rule),
+            opened as (source, entries, beside, is_ignored, old, rule, may_differ),
         ):
+            source, beside = _without_classes(source, beside)
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
             rule = rule if resize is ResizeRule.AUTO else resize
             source = resize_lib.matched(source, cfg, old)
@@ -120,9 +122,24 @@ def read(
         if backbone:
             given = {"skip": skip, "resize": resize, "headless": True, "only_check": only_check}
             return _sum(found, read(backbone, cfg, **given))
-        if beside and fits and not only_check:
+        if may_differ and not only_check:
             _check_whole(found, whole)
         return found
+
+
+# The layer of what stands beside an encoder that has a row for each class.
+_CLASSES = re.compile(r"^params/(eomt_class|segment/classifier)/")
+
+
+def _without_classes(source: WeightsFile, beside: list[Entry]) -> tuple[WeightsFile, list[Entry]]:
+    """Leave out the layer of the classes where a file has other ones: it starts anew."""
+    of_classes = [entry for entry in beside if _CLASSES.match(entry.name)]
+    parts = list(_parts(of_classes))
+    if all(source.shapes.get(part.key) == part.shape for part in parts):
+        return source, beside
+    keys = {part.key for part in parts}
+    shapes = {key: shape for key, shape in source.shapes.items() if key not in keys}
+    return source._replace(shapes=shapes), [entry for entry in beside if entry not in of_classes]
 
 
 def _sum(changes: Flat, backbone: Flat) -> Flat:
@@ -134,7 +151,7 @@ def _check_whole(values: Flat, ref: str) -> None:
     """Refuse an EoMT's file that holds differences to a backbone, as those for DINOv3 do."""
     from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
 
-    if f"params/{eomt.QUERY}" in values and eomt.is_difference(values):
+    if eomt.is_difference(values):
         raise UserError(
             f"{ref} holds the differences of an encoder from its backbone, which is published "
             f"elsewhere; name it behind a plus sign, as {ref}+hf:facebook/"
@@ -178,6 +195,7 @@ class _Opened(NamedTuple):
     is_ignored: Callable[[str], bool]  # which of its keys are nothing of a model
     old: ModelConfig | None = None  # the model that it was saved from, where that is known
     resize: ResizeRule = ResizeRule.AUTO  # whose rule resizes it where none is chosen
+    may_differ: bool = False  # whether its encoder may be the differences from a backbone
 
 
 @contextlib.contextmanager
@@ -206,6 +224,8 @@ def _timm_names(
     entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
     named = timm.with_timm_names(source, cfg, entries)
     old = grids.saved(named._replace(metadata=source.metadata), about, cfg)
+    if own is not None and _QUERY in own.shapes:
+        beside, named = _eomt(own, "official"), _with_heads(named, source)
     return _with_text(_Opened(named, entries, beside, timm.is_ignored, old), source, own)
 
 
@@ -279,7 +299,8 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
             beside = _eomt(own) if facts.kind.startswith("eomt") else []
-            opened = _Opened(seen, entries, beside, is_ignored, old, rule)
+            differs = facts.kind == "eomt_dinov3"
+            opened = _Opened(seen, entries, beside, is_ignored, old, rule, differs)
             if tree["model_type"] in hf_config.DENSE:
                 yield _with_head(opened, own, tree, found.source(repository.CONFIG))
             else:
@@ -289,6 +310,21 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             yield _timm_names(plain, cfg, None, {})
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
+
+
+_QUERY = "eomt_query"  # `models.dense.eomt.QUERY`, which only who has it imports
+_AUTHORS = re.compile(r"^(?:network\.)?((?:q|class_head|mask_head|upscale)\..*)")
+
+
+def _with_heads(encoder: WeightsFile, source: WeightsFile) -> WeightsFile:
+    """Add to an encoder what the file of EoMT's authors has beside it."""
+    keys = {match[1]: key for key in source.shapes if (match := _AUTHORS.match(key))}
+    shapes = {**encoder.shapes, **{new: source.shapes[key] for new, key in keys.items()}}
+
+    def read(key: str) -> np.ndarray:
+        return source.read(keys[key]) if key in keys else encoder.read(key)
+
+    return WeightsFile(source.name, shapes, read)
 
 
 def _eomt(own: Own | None, code: str = "hf") -> list[Entry]:

@@ -9,7 +9,7 @@ patches.
 import functools
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Num
 
 _LEAST, _MOST = 1e-6, 100.0  # between which the ratio is looked for
 _CLOSE = 1e-5
@@ -49,7 +49,7 @@ def native_grid(
     return rows, columns
 
 
-def patchify(image: UInt8[np.ndarray, "H W C"], patch: tuple[int, int]) -> UInt8[np.ndarray, "N V"]:
+def patchify(image: UInt8[np.ndarray, "H W C"], patch: tuple[int, int]) -> Num[np.ndarray, "N V"]:
     """Cut an image into patches row by row, each its pixels row by row, the channel fastest."""
     (height, width, channels), (rows, columns) = image.shape, patch
     cut = image.reshape(height // rows, rows, width // columns, columns, channels)

@@ -191,11 +191,15 @@ def _bytes(
         return _by_libtiff(pieces, height, width, rows, compression)
     found = []
     for at, piece in enumerate(pieces):
-        size = min(rows, height - at * rows) * width
-        try:  # with a byte more than are wanted, so that the checksum behind them is read
-            whole = piece if compression == 1 else zlib.decompressobj().decompress(piece, size + 1)
-        except zlib.error as error:
-            raise ValueError("a TIFF that is damaged") from error
+        size, whole = min(rows, height - at * rows) * width, piece
+        if compression != 1:
+            zipped = zlib.decompressobj()
+            try:  # a byte more than there may be, so that the checksum behind them is read
+                whole = zipped.decompress(piece, rows * width + 1)
+            except zlib.error as error:
+                raise ValueError("a TIFF that is damaged") from error
+            if not zipped.eof:
+                raise ValueError("a TIFF that is damaged")
         if len(whole) < size:
             raise ValueError("a TIFF that is cut off or damaged")
         found.append(whole[:size])

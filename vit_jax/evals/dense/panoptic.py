@@ -91,7 +91,8 @@ class Quality(NamedTuple):
         """Return the means over the classes that occur, or over some; NaN where none does."""
         chosen = ~np.isnan(self.pq) & (True if classes is None else classes)
         if not chosen.any():
-            return (float("nan"),) * 3
+            nothing = float("nan")
+            return nothing, nothing, nothing
         pq, sq, rq = (float(values[chosen].mean()) for values in self)
         return pq, sq, rq
 

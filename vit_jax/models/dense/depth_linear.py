@@ -36,4 +36,5 @@ class LinearDepth(nn.Module):
         scores = Dense(self.bins, jnp.float32, nn.initializers.normal(0.01), name="conv")(x)
         weights = nn.relu(scores) + _LEAST
         depths = jnp.linspace(self.least, self.greatest, self.bins)
+        depths = depths.reshape(1, 1, 1, -1)
         return (weights * depths).sum(axis=-1) / weights.sum(axis=-1)

@@ -6,6 +6,7 @@ Dropout of whole channels, BatchNorm and a 1x1 convolution (facebookresearch/din
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -17,13 +18,12 @@ from jaxtyping import Array, Float
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.dense.maps import resize_map
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.norm import BatchNorm
-from vit_jax.models.resample import bilinear
 
 NAME = "segment"  # of the layer beside the encoder
 _EPS = 1e-5  # of BatchNorm, PyTorch's
-_EXACT = jax.lax.Precision.HIGHEST
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,15 @@ class LinearSegmenter(nn.Module):
 
 def grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]:
     """Return the (rows, columns) of the tokens that an encoder returns of an image."""
-    return tuple(models.family(cfg).grids(cfg, image_size)[-1])
+    rows, columns = models.family(cfg).grids(cfg, image_size)[-1]
+    return rows, columns
 
 
-def patches(cfg: ModelConfig, out: Output, image_size: tuple[int, int]) -> Float[Array, "B P Q D"]:
-    """Return an encoder's tokens where they lie, without those before the patches."""
-    rows, columns = grid(cfg, image_size)
+def patches(
+    cfg: ModelConfig, out: Output, image: Float[Array, "B H W C"]
+) -> Float[Array, "B P Q D"]:
+    """Return an encoder's tokens of images where they lie, without those before the patches."""
+    rows, columns = grid(cfg, (image.shape[1], image.shape[2]))
     tokens = out.tokens[:, -rows * columns :]
     return tokens.reshape(len(tokens), rows, columns, -1)
 
@@ -86,7 +89,7 @@ def validate(cfg: ModelConfig) -> None:
 
     out = jax.eval_shape(apply, models.abstract(cfg), shape)
     size = models.input_shape(cfg)[:2]
-    if out.tokens is None or out.tokens.shape[1] < jnp.prod(jnp.asarray(grid(cfg, size))):
+    if out.tokens is None or out.tokens.shape[1] < math.prod(grid(cfg, size)):
         raise UserError(f"a {name} returns no tokens in a grid; choose a model of patches")
 
 
@@ -104,7 +107,4 @@ def init(cfg: ModelConfig, head: LinearHead, key: jax.Array) -> tuple[Any, Mappi
 
 def enlarged(scores: Float[Array, "B P Q K"], size: tuple[int, int]) -> Float[Array, "B H W K"]:
     """Resize maps of scores bilinearly, pixel centres as in PyTorch with align_corners=False."""
-    sides = zip(scores.shape[1:3], size, strict=True)
-    rows, columns = (jnp.asarray(bilinear(*pair), jnp.float32) for pair in sides)
-    taller = jnp.einsum("hp,bpqk->bhqk", rows, scores, precision=_EXACT)
-    return jnp.einsum("wq,bhqk->bhwk", columns, taller, precision=_EXACT)
+    return resize_map(scores, size)

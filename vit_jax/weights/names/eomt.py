@@ -16,7 +16,6 @@ from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, ViTConfig, facts
 from vit_jax.models.dense import eomt
-from vit_jax.models.dense.eomt import QUERY as QUERY
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.posemb import PosEmbed

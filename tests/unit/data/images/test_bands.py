@@ -93,9 +93,12 @@ def test_other_numbers_become_float32() -> None:
 def test_a_picture_shows_the_chosen_bands_stretched() -> None:
     ramp = np.arange(101, dtype=np.uint16)[:, None, None] * np.array([1, 10, 100, 7], np.uint16)
     found = bands.picture(ramp, (2, 1, 0))
-    assert found.shape == (101, 1, 3) and found.dtype == np.uint8
+    assert found.shape == (101, 1, 3)
+    assert found.dtype == np.uint8
     assert (found[..., 0] == found[..., 2]).all()  # each is stretched by itself
-    assert (found[2, 0] == 0).all() and (found[98, 0] == 255).all() and found[50, 0, 0] == 128
+    assert (found[2, 0] == 0).all()
+    assert (found[98, 0] == 255).all()
+    assert found[50, 0, 0] == 128
     assert bands.picture(ramp[..., :2]).shape == (101, 1, 1)
     grey = RNG.integers(0, 256, (4, 4, 1)).astype(np.uint8)
     assert bands.picture(grey) is grey

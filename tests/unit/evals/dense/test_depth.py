@@ -28,11 +28,15 @@ class Steps(Labelled):
     """Images of two halves, dark and bright, of odd sizes; depth is the brightness / 25."""
 
     target_kind = TargetKind.DEPTH
+    name: str
 
     def __init__(self, sizes: list[tuple[int, int]], shift: float = 0.0) -> None:
         self.sizes, self.shift = sizes, shift
-        labels = np.zeros(len(sizes), np.int32)
-        super().__init__("steps[val]", ["none"], labels)
+        self.name, self.class_names = "steps[val]", ("none",)
+        self.labels = np.zeros(len(sizes), np.int32)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
     def image(self, index: int) -> np.ndarray:
         height, width = self.sizes[index]
