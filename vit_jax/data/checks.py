@@ -37,6 +37,8 @@ def check(cfg: DataConfig) -> None:
         from vit_jax.data import bands_config  # late: most runs read pictures
 
         bands_config.check(cfg)
+    if cfg.bands:
+        check_colors(cfg.transform, "data.transform")
     of_bands = bool(cfg.bands), "without data.bands", "dtype", "bands_shown"
     of_pictures = not cfg.bands, "with data.bands", "background", "upright"
     check_effects(cfg, "data.", (of_bands, of_pictures))

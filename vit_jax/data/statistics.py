@@ -216,8 +216,12 @@ def _joined(one: _Sums, two: _Sums, dtype: PixelType) -> _Sums:
     if dtype is not PixelType.FLOAT32:
         added = ([a + b for a, b in zip(x, y, strict=True)] for x, y in zip(one, two, strict=True))
         return _Sums(*added)
-    counts, means, squares = [], [], []
-    for n, mean, square, m, other, more in zip(*one, *two, strict=True):
+    counts: list[int] = []
+    means: list[float] = []
+    squares: list[float] = []
+    for n, m, mean, square, other, more in zip(
+        one.count, two.count, one.first, one.second, two.first, two.second, strict=True
+    ):
         both, apart = n + m, other - mean
         counts.append(both)
         means.append(mean + apart * m / both if both else 0.0)
