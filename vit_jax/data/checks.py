@@ -24,7 +24,7 @@ from vit_jax.data.config import (
 from vit_jax.data.sources.base import Source, target_kind
 from vit_jax.data.sources.partition import full_name
 from vit_jax.errors import UserError, shown
-from vit_jax.settings.fields import check_effects, conform
+from vit_jax.settings.fields import check_effects, check_range, conform
 
 _LOOKED_AT = 16  # examples whose labels are read where none are listed
 
@@ -38,6 +38,11 @@ def check(cfg: DataConfig) -> None:
         from vit_jax.data import bands_config  # late: most runs read pictures
 
         bands_config.check(cfg)
+    if cfg.bands:
+        check_colors(cfg.transform, "data.transform")
+    for name, values in (("data.mean", cfg.mean), ("data.std", cfg.std)):
+        if not cfg.bands:  # whose number is theirs
+            check_range(name, values, {"lengths": (1, 3), "note": ""})
     of_bands = bool(cfg.bands), "without data.bands", "dtype", "bands_shown"
     of_pictures = not cfg.bands, "with data.bands", "background", "upright"
     check_effects(cfg, "data.", (of_bands, of_pictures))
