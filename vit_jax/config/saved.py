@@ -6,6 +6,7 @@
 
 import dataclasses
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -206,7 +207,8 @@ def load(path: Path, argument: str | None, words: Sequence[str] = ()) -> "Config
     """Return what get_config() of a file returns, called with the argument where there is one.
 
     Without an argument, a file that has one is asked for get_config_for(given): the fields that the
-    `words` of a command line set, as text by their paths, and its "workdir". For a run's
+    `words` of a command line set, as text by their paths, and its "workdir". One whose function has
+    a parameter `run` is asked so with an argument, too. For a run's
     config.json, return the config with which the run was started.
 
     Raises UserError: whatever the file raises, or a get_config() that returns something else.
@@ -222,7 +224,11 @@ def load(path: Path, argument: str | None, words: Sequence[str] = ()) -> "Config
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        if argument is not None:
+        takes_run = "run" in inspect.signature(getattr(module, "get_config_for", str)).parameters
+        if takes_run:
+            run = {} if argument is None else {"run": argument}
+            base = module.get_config_for(_given(words), **run)
+        elif argument is not None:
             base = module.get_config(argument)
         elif hasattr(module, "get_config_for"):
             base = module.get_config_for(_given(words))
