@@ -9,7 +9,7 @@ The first command writes scikit-learn's 1,797 scans as PNG files, and two tables
 labels even, prime, big (above four) and loop, of which loop is not known of a four (open or closed,
 as its writer likes), and with two numbers, the scan's ink and slant. Splits are the digits': 1,293
 scans to train on, 144 to validate, 360 of other writers to test on. Everything else is the recipe
-of vit_mu_digits for 20 epochs without mixup, and for the numbers without warps, which would change them.
+of vit_mu_digits for 20 epochs without mixup, and for the numbers without warps, which change them.
 Runs: several, numbers
 Hardware: 2 CPU cores, about a minute each.
 Published: none; docs/own_data.md has three seeds, beside models of the pixels.
