@@ -31,7 +31,7 @@ def fields(source: data.Source, name: str) -> list:
 
 
 def test_labels_with_bars_are_several_and_a_question_mark_is_not_known(folder: Path) -> None:
-    source = table(folder, "label", "dog | cat", "?cat|bird", "", "['dog', 'cat']")
+    source = table(folder, "label", "dog | cat", "?cat|bird", "", "\"['dog', 'cat']\"")
     assert source.class_names == ("bird", "cat", "dog")
     assert source.multi_label
     assert source.labels is None
@@ -87,7 +87,7 @@ def test_numbers_are_columns_and_what_is_not_known_is_nan(folder: Path) -> None:
     ):
         with pytest.raises(UserError, match=why):
             table(folder, "target", *cells, options=options)
-    with pytest.raises(UserError, match="has numbers and no classes; leave data.classes"):
+    with pytest.raises(UserError, match=r"has numbers and no classes; leave data.classes"):
         data.select_classes(source, (0,), cache=False)
 
 

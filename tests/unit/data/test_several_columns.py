@@ -45,7 +45,7 @@ def test_lists_of_words_and_of_plain_ids(tmp_path: Path) -> None:
     source = opened(tmp_path, {"labels": [["b", "a"], ["?b"], ["c"]]})
     assert fields(source, "label") == [[1, 1, 0], [0, -1, 0], [0, 0, 1]]
     assert opened(tmp_path, {"labels": [[2], [0]]}).class_names == ("0", "1", "2")
-    with pytest.raises(DataError, match="train.parquet row 1: the label is 0.5, no whole number"):
+    with pytest.raises(DataError, match=r"train.parquet row 1: the label is 0.5, no whole number"):
         opened(tmp_path, {"labels": [[1.0], [0.5]]})
 
 
@@ -57,10 +57,10 @@ def test_numbers_are_chosen_by_name(tmp_path: Path) -> None:
     source = opened(tmp_path, columns, "?target=mass")
     assert len(source) == 2
     assert source.account is not None
-    assert source.account.left_out["without a number"].first == ("'train.parquet row 1'",)
-    with pytest.raises(UserError, match="the column word of .* holds string, and no numbers"):
+    assert source.account.left_out["without a number"].first == ("train.parquet row 1",)
+    with pytest.raises(UserError, match=r"the column word of .* holds string, and no numbers"):
         opened(tmp_path, columns, "?target=word")
-    with pytest.raises(UserError, match="target= and .label= exclude each other"):
+    with pytest.raises(UserError, match=r"target= and .label= exclude each other"):
         opened(tmp_path, columns, "?target=age&label=word")
     assert is_number(pa.float16())
     assert not is_number(pa.string())

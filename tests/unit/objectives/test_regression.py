@@ -15,7 +15,14 @@ from vit_jax.data.several import Numbers
 from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import UserError
 from vit_jax.models.losses import Loss
-from vit_jax.objectives import Context, Regression, RegressionConfig, Supervised, SupervisedConfig
+from vit_jax.objectives import (
+    Context,
+    Regression,
+    RegressionConfig,
+    RegressionLoss,
+    Supervised,
+    SupervisedConfig,
+)
 
 NOTHING = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
 VALUE = jnp.array([[3.0, 10.0], [7.0, jnp.nan]])
@@ -38,9 +45,10 @@ def _objective(mix: MixConfig | None = None, **fields: Any) -> Regression:
     )
 
 
-@pytest.mark.parametrize("loss", ["mse", "huber"])
-def test_loss_is_of_standardised_errors_and_of_what_is_known(loss: str) -> None:
-    objective = _objective(loss=loss, **({"delta": 0.5} if loss == "huber" else {}))
+@pytest.mark.parametrize("loss", RegressionLoss)
+def test_loss_is_of_standardised_errors_and_of_what_is_known(loss: RegressionLoss) -> None:
+    is_huber = loss is RegressionLoss.HUBER
+    objective = _objective(loss=loss, **({"delta": 0.5} if is_huber else {}))
     batch = objective.prepare(BATCH, jax.random.key(0))
     np.testing.assert_allclose(batch["targets"], [[-1, 0.5], [1, 0]])
     np.testing.assert_array_equal(batch["known"], [[1, 1], [1, 0]])
@@ -48,7 +56,7 @@ def test_loss_is_of_standardised_errors_and_of_what_is_known(loss: str) -> None:
     found, aux = objective.loss(weights, NOTHING, batch, jax.random.key(1))
     errors = np.array([[0.25, -2.5], [-0.25, 0]])
     each = errors**2
-    if loss == "huber":
+    if is_huber:
         each = np.where(abs(errors) <= 0.5, errors**2 / 2, 0.5 * (abs(errors) - 0.25))
     assert float(found) == pytest.approx(each.mean(), rel=1e-6)
     assert float(aux.metrics["error"]) == pytest.approx(abs(errors).mean(), rel=1e-6)
@@ -57,11 +65,11 @@ def test_loss_is_of_standardised_errors_and_of_what_is_known(loss: str) -> None:
 def test_a_mixture_of_what_is_not_known_is_not_known() -> None:
     mixed = _objective(MixConfig(mixup_alpha=1.0)).prepare(BATCH, jax.random.key(0))
     np.testing.assert_array_equal(mixed["known"], [[1, 0], [1, 0]])
-    share = (mixed["targets"][0, 0] - 1) / -2
+    share = float(mixed["targets"][0, 0] - 1) / -2
     assert 0 < share < 1
     assert float(mixed["targets"][1, 0]) == pytest.approx(1 - 2 * (1 - share), abs=1e-6)
     gradient = jax.grad(lambda w: _objective().loss(w, NOTHING, mixed, jax.random.key(1))[0])(
-        jnp.ones((1, 2))
+        jnp.full((1, 2), 2.0)
     )
     assert float(gradient[0, 1]) == 0 != float(gradient[0, 0])
 
@@ -86,6 +94,18 @@ class Measured(Labelled):
 
     def __init__(self, values: list) -> None:
         self.take_targets(Numbers(np.array(values, np.float32)))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, index: int) -> dict:
+        return self._target(index)
+
+    def example_id(self, index: int) -> str:
+        return str(index)
+
+    def digest(self) -> str:
+        return ""
 
 
 def test_mean_and_deviation_are_the_training_splits() -> None:
