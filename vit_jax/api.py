@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Num
 
 from vit_jax import data, errors, inference, models, trees
 from vit_jax import weights as weights_lib
@@ -219,7 +219,7 @@ class Model:
         found = self.encode_image(images, normalised=normalised)
         return pairs.similarity(self.pair, found, self.encode_text(texts))
 
-    def preprocess(self, image: Source) -> UInt8[np.ndarray, "H W C"]:
+    def preprocess(self, image: Source) -> Num[np.ndarray, "H W C"]:
         """Return what the model sees of a file, open or by name, bytes, a Pillow image or pixels.
 
         Raises UserError: an image that cannot be read.
@@ -267,7 +267,7 @@ class Model:
         trained = self.trained
         mean, std = tuple(trained.mean), tuple(trained.std)
         shape = (*trained.image_size, trained.channels)
-        images = as_input(images, shape, mean, std, normalised=normalised)
+        images = as_input(images, shape, mean, std, normalised=normalised, dtype=trained.dtype.name)
         return trained.variables, images, trained.model, mean, std
 
 
@@ -285,7 +285,9 @@ def normalize(images: Images, model: Model) -> Float[Array, "B H W C"]:
     if not isinstance(model, Model):
         raise UserError(f"model={model!r} is no Model; normalize(images, model) takes its mean")
     _, pixels, _, mean, std = model._inputs(images, normalised=False)
-    if pixels.dtype != np.uint8:
+    if model.trained.dtype.kind == "f":  # bands in the unit of their data, normalised already
+        return pixels
+    if pixels.dtype != model.trained.dtype:
         raise UserError(
             f"images of {pixels.dtype} are no pixels: normalize takes integers of 0 to 255; of "
             "floats x from 0 to 1, (x - model.trained.mean) / model.trained.std"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests import captioned
+from tests import captioned, dense_sets
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
 from tests.unit.weights import google_writer
@@ -55,6 +55,9 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     """Point a shrunk run to images and, where it has any, to weights of another size and head."""
     if cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
+    elif cfg.objective.target:
+        write = {"pixels": dense_sets.write_masks, "segments": dense_sets.write_coco}
+        cfg.data.name = write[cfg.objective.target](tmp_path / "set")
     if cfg.objective.embeds_texts:
         cfg.data.name = f"csv:{folder}/captions.csv"
         cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))

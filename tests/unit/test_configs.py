@@ -26,6 +26,7 @@ from vit_jax.objectives import (
     ContrastiveConfig,
     DinoConfig,
     DistillConfig,
+    EomtConfig,
     IJepaConfig,
     LeJepaConfig,
     MaeConfig,
@@ -91,6 +92,8 @@ def shrink(cfg: Config) -> Config:
     if isinstance(cfg.objective, IJepaConfig):
         cfg.objective.predictor_dim, cfg.objective.predictor_depth = 16, 1
         cfg.objective.predictor_heads = 2
+    if isinstance(cfg.objective, EomtConfig):
+        _shrink_eomt(cfg)
     if isinstance(cfg.objective, DistillConfig):
         teacher = cfg.objective.distill.teacher
         same_size = teacher.image_size == native
@@ -103,7 +106,7 @@ def shrink(cfg: Config) -> Config:
             ev.split = re.sub(r"\d+%", "80%", ev.split.replace("51200", "4"))
             ev.split = re.sub("validation|test", "val", ev.split)
             ev.every = "2 steps"
-        cfg.data.name = "folder"
+        cfg.data.name = cfg.objective.target or "folder"
         cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
     cfg.data.batch_size, cfg.accum_steps, cfg.duration = 8, 1, "2 steps"
     cfg.optim.warmup = "1 steps"
@@ -156,6 +159,18 @@ def _shrink_dino(cfg: Config) -> None:
         cfg.optim.hold_for = "1 steps"
 
 
+def _shrink_eomt(cfg: Config) -> None:
+    """Cut the queries, the points and the blocks, with their times."""
+    loss = dataclasses.replace(cfg.objective.loss, points=16)
+    times = {"anneal_start": cfg.objective.anneal_start, "anneal_end": cfg.objective.anneal_end}
+    cut = {"loss": loss, "queries": 4, "blocks": 1, **{k: x[:1] for k, x in times.items()}}
+    cfg.objective = dataclasses.replace(cfg.objective, **cut)
+    cfg.optim.late_start, cfg.optim.late_warmup = "1 steps", ""
+    # Of the last blocks by their number.
+    kept = [pair for pair in cfg.optim.lr_multipliers if not re.search(r"/\d+/", pair[0])]
+    cfg.optim.lr_multipliers = tuple(kept)
+
+
 def _half(cfg: Config) -> tuple[int, int]:
     """Return the side of half of the patches, one at least."""
     side = models.pair(cfg.model.patch, "patch")[0]
@@ -174,7 +189,7 @@ _WITH_STATISTICS = ("RegNetConfig", "ResNetConfig")
 # Of any: what sees logits, gradients or leaves of whatever shape.
 _OF_ANY = (
     *("optim.name", "objective.train_mode", "objective.distill.kind", "objective.family"),
-    *("objective.lock", "model.head_norm"),
+    *("objective.lock", "objective.target", "model.head_norm"),
 )
 
 
@@ -222,6 +237,9 @@ TRAINED = (
     "dino_imagenet:dinov3_gram",
     "lejepa_imagenet:l14",
     "ijepa_imagenet:h14",
+    "segment_ade20k:s",
+    "eomt:ade20k_l",
+    "eomt:instance_l_dinov3",
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",

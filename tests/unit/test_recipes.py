@@ -217,6 +217,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
 OWN = (*OWN, "naflex_folder", "finetune_imagetext", "captions_small", "emoji_imagetext")
 OWN = (*OWN, "referee_glyphs", "referee_imagenet")  # settings of several papers, side by side
+OWN = (*OWN, "segment_ade20k", "eomt")  # in tests of their own, below
 
 
 def test_every_published_run_is_in_the_table() -> None:
@@ -309,6 +310,70 @@ def test_dino_as_its_authors_trained_it(run: str) -> None:
     names = ("cls_token", "pos_embed", "dino_head/prototypes/kernel", "blocks/0/mlp/fc1/kernel")
     assert all(re.search(optim.decay, name) for name in names)
     assert not any(re.search(optim.decay, x) for x in ("norm/scale", "norm/bias", "blocks/0/ls1"))
+
+
+def test_a_linear_layer_of_ade20k_is_dinov3s() -> None:
+    # facebookresearch/dinov3 eval/segmentation/configs/config-ade20k-linear-training.yaml.
+    for size in ("s", "7b"):
+        cfg = get(f"segment_ade20k:{size}")
+        optim, seen = cfg.optim, cfg.data.transform
+        assert (optim.name, optim.lr, optim.weight_decay) == ("adamw", 1e-3, 1e-3)
+        assert (optim.clip_norm, optim.beta1, optim.beta2) == (0, 0.9, 0.999)
+        assert (optim.schedule, optim.warmup, optim.min_lr) == ("cosine", "1_500 steps", 0)
+        assert (cfg.duration, cfg.data.batch_size) == ("40_000 steps", 16)
+        assert (cfg.model.image_size, cfg.objective.frozen) == ((512, 512), True)
+        assert (cfg.objective.dropout_rate, seen.zoom, seen.zoom_side) == (0.1, (0.5, 2), "short")
+        assert (seen.flip, seen.color_jitter, cfg.model.rope) == (True, 0, "dinov3")
+
+
+# tue-mps/eomt configs/ and training/mask_classification_*.py: epochs, side, queries, blocks, lr,
+# warmups of heads and encoder, the first and last step of the first block's annealing, llrd.
+EOMT = """
+ade20k_l          31 512 100 4 1e-4 500  1000 .     .     0.8
+ade20k_l_dinov3   16 512 100 4 2e-4 2000 3000 0     3000  1
+panoptic_s        24 640 200 3 1e-4 500  1000 29564 59128 0.8
+panoptic_b        24 640 200 3 1e-4 500  1000 29564 59128 0.8
+panoptic_l        12 640 200 4 1e-4 500  1000 .     .     0.8
+panoptic_l_dinov3 12 640 200 4 2e-4 2000 3000 0     3000  0.8
+instance_l        12 640 200 4 1e-4 500  1000 .     .     0.8
+instance_l_dinov3 12 640 200 4 2e-4 2000 3000 0     3000  0.8
+"""
+
+
+def test_eomt_is_its_authors(subtests: pytest.Subtests) -> None:
+    for row in EOMT.strip().splitlines():
+        run, epochs, side, queries, blocks, lr, heads, encoder, first, last, decay = row.split()
+        with subtests.test(run):
+            cfg = get(f"eomt:{run}")
+            optim, learned, seen = cfg.optim, cfg.objective, cfg.data.transform
+            assert (cfg.duration, cfg.model.image_size[0]) == (f"{epochs} epochs", int(side))
+            assert (learned.queries, learned.blocks) == (int(queries), int(blocks))
+            times = [text.replace("_", "") for text in (optim.warmup, optim.late_warmup)]
+            assert times == [f"{heads} steps", f"{encoder} steps"]
+            assert optim.late_start == optim.warmup
+            settings = (optim.lr, optim.weight_decay, optim.decay, optim.clip_norm)
+            assert settings == (float(lr), 0.05, ".", 0.01)
+            assert (optim.schedule, optim.poly_power, cfg.data.batch_size) == ("poly", 0.9, 16)
+            if first != ".":
+                starts = learned.anneal_start[0] or "0 steps"
+                assert (starts, learned.anneal_end[0]) == (f"{first} steps", f"{last} steps")
+            else:
+                assert not learned.anneal_start
+            zoom = (0.5, 2) if run.startswith("ade") else (0.1, 2)
+            assert (seen.zoom, seen.zoom_side, cfg.model.patch) == (zoom, "long", (16, 16))
+            loss = learned.loss
+            assert (loss.class_weight, loss.mask_weight, loss.dice_weight) == (2, 5, 5)
+            assert (loss.no_object, loss.points) == (0.1, 12544)
+            # Block i of n has llrd ** (n - 1 - i), what is before as block 0, the norm all of it.
+            params = models.abstract(cfg.model)["params"]
+            rules, n, rate = make_rules(optim, params), cfg.model.depth, float(decay)
+            wanted = np.array([rate ** (n - 1 - i) for i in range(n)])
+            if "coco" in cfg.data.name and "dinov3" in run:  # llrd_l2_enabled: False
+                wanted[n - int(blocks) :] = 1
+            found = np.broadcast_to(rules.lr["blocks/attn/qkv/kernel"].reshape(-1), n)
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)
+            before = rules.lr["patch_embed/kernel"], rules.lr["cls_token"], rules.lr["norm/scale"]
+            np.testing.assert_allclose(before, [wanted[0], wanted[0], 1], rtol=1e-5)
 
 
 def test_jepas_as_their_authors_trained_them() -> None:

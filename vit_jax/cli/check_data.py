@@ -37,8 +37,8 @@ class CheckData(Options):
     Those that cannot be read, with the reason: empty, cut off, too large, of a format that is not
     read. Those that say nothing: wholly black, white, transparent or of another colour. Copies,
     by their pixels: there twice, in two splits, in two classes. And the files of a folder that are
-    no images. Captions are counted. It takes whatever --config.data.name takes, and reads every
-    image once.
+    no images. Captions are counted; masks, boxes and depth are read, and counted. It takes whatever
+    --config.data.name takes, and reads every image once.
 
       vit_jax check-data photos/birds
       vit_jax check-data 'tar:shards/*.tar' --csv=findings.csv --sheet=findings.png
@@ -56,6 +56,7 @@ class CheckData(Options):
     )
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")
     splits: tuple[str, ...] = flag((), "those to look through; by default all")
+    bands: tuple[str, ...] = flag((), "images are arrays: as --config.data.bands, all or some")
     csv: Path = flag(Path(), "write all findings, a line each: FILE.csv")
     sheet: Path = flag(Path(), "draw the first 16 images of each kind: FILE.png")
     num_threads: int = flag(
@@ -75,12 +76,15 @@ def check_data(given: CheckData) -> int:
     for path, name, suffix in ((given.csv, "--csv", ".csv"), (given.sheet, "--sheet", ".png")):
         if path != Path():
             files.check_file(path, name, force=True, suffix=suffix)
-    sources = inspection.open_splits(given.name, given.data_dir, given.splits, Captions.READ)
+    which = given.name, given.data_dir, given.splits, Captions.READ, given.bands
+    sources = inspection.open_splits(*which)
     where = next(iter(sources.values())).name
     found = inspection.inspect(sources, given.num_threads or threads(sources))
     tell(where, found.account)
     if found.captions is not None:
         print(found.captions.line())
+    if found.targets:
+        print(found.targets)
     _print(found.findings, dataset_of(where).removeprefix("./"), given.csv)
     if given.csv != Path():
         _write(given.csv, found.findings)
@@ -170,10 +174,15 @@ def _image(source: "Source", index: int) -> "np.ndarray":
     """Return the pixels of an example; of one that cannot be decoded, a grey cross."""
     import numpy as np
 
+    from vit_jax.data.images import bands
     from vit_jax.data.images.decode import decode
+    from vit_jax.data.sources.base import bands_of
 
     try:
-        return decode(source.read(index)["image"], 3)
+        data = source.read(index)["image"]
+        if chosen := bands_of(source):
+            return bands.picture(bands.load(data, chosen).pixels)
+        return decode(data, 3)
     except (ValueError, OSError):
         side = 32
         rows, columns = np.ogrid[:side, :side]

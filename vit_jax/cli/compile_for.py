@@ -114,7 +114,7 @@ def _eval_batch_size(cfg: Config, mesh: Mesh) -> int:
 def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> Any:
     state = build_lib.abstract_state(parts, mesh)
     array = functools.partial(jax.ShapeDtypeStruct, sharding=sharding.batch_sharding(mesh))
-    batch = {"image": array((size, *models.input_shape(cfg.model)), "uint8")}
+    batch = {"image": array((size, *models.input_shape(cfg.model)), cfg.data.dtype.value)}
     batch |= {"label": array((size,), "int32"), "mask": array((size,), "float32")}
     with jax.set_mesh(mesh):
         params = build_lib.placed(parts.params, mesh)

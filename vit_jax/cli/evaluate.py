@@ -27,6 +27,7 @@ from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.inference import evaluate as lib
 from vit_jax.inference.evaluate import check_sizes, native_size, open_target
 from vit_jax.inference.trained import Trained, Tta, read_weights, title
+from vit_jax.inference.views import picture
 from vit_jax.models.losses import Loss
 from vit_jax.process import escapes, startup
 from vit_jax.storage import files
@@ -173,7 +174,10 @@ class _Writer:
 
 def _mistakes_sheet(measuring: lib.Measuring, wrong: Sequence[lib.Mistake], name: str) -> bytes:
     tiles = [
-        Tile(measuring.view(each.index), f"{each.true}\nnot {each.predicted} {each.confidence:.0%}")
+        Tile(
+            picture(measuring.trained, measuring.view(each.index)),
+            f"{each.true}\nnot {each.predicted} {each.confidence:.0%}",
+        )
         for each in wrong[:_SHOWN]
     ]
     title = f"{name}: the first of {len(wrong):,} mistakes, by loss; with the true class"

@@ -79,7 +79,7 @@ class Predict(ModelOptions):
 def predict(given: Predict, found: Trained) -> int:
     """Write results as they come; returns 1 where an image was broken, else 0."""
     form, out = _format(given), given.out
-    images = expand(given.images, sys.stdin)
+    images = expand(given.images, sys.stdin, found.reading.bands)
     if out and any(out.absolute() == Path(name).absolute() for name in images):
         raise UserError(f"--out={out} is one of the images; nothing was written")
     if given.force and not out:

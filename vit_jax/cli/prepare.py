@@ -19,6 +19,8 @@ from vit_jax.cli.parsing import options
 from vit_jax.cli.parsing.options import Options, flag
 from vit_jax.errors import UserError
 from vit_jax.process import escapes
+from vit_jax.settings.fields import check_effects
+from vit_jax.storage import files
 
 if TYPE_CHECKING:
     from vit_jax.data import Captions, Source
@@ -42,6 +44,7 @@ class Prepare(Options):
 
       vit_jax prepare cifar10
       vit_jax prepare 'tar:shards/*.tar' --to=arrayrecord --out=data/birds
+      vit_jax prepare folder:fields --statistics --bands=all --out=fields.json
     """
 
     name: str = flag(
@@ -55,20 +58,38 @@ class Prepare(Options):
     check: bool = flag(False, "as `vit_jax check-data NAME --csv=OUT`: write nothing else")
     out: Path = flag(
         Path(),
-        "with --to: DIR/NAME, where NAME will be the dataset's; with --check: FILE.csv",
+        "with --to: DIR/NAME, where NAME will be the dataset's; with --check: FILE.csv; with "
+        "--statistics: FILE.json",
         "DIR/NAME",
     )
+    statistics: bool = flag(
+        False, "measure mean and std of the training split, for --config.data.statistics"
+    )
+    bands: tuple[str, ...] = flag((), "images are arrays: as --config.data.bands, all or some")
+    channels: int = flag(3, "with --statistics of pictures: 3 (RGB) or 1 (grey)", least=1, most=3)
+    nodata: float | None = flag(None, "with --statistics: a value that is no measurement")
     captions: bool = flag(False, "with their captions; images without one are left out")
-    splits: tuple[str, ...] = flag((), "with --to or --check: those to read; by default all")
+    splits: tuple[str, ...] = flag(
+        (), "with --to or --check: those to read, by default all; with --statistics one: train"
+    )
     num_threads: int = flag(
         0,
-        "with --to or --check: what is in work at once; 0 is one per core, or 32 for a bucket",
+        "with --to, --check or --statistics: what is in work at once; 0 is one per core, or 32 "
+        "for a bucket",
         least=0,
     )
 
 
 def prepare(given: Prepare) -> int | None:
     """Write the dataset, unless it is there; or check it, and return 65 if anything is amiss."""
+    if given.statistics and (given.check or given.to is not DatasetFormat.AS_IS):
+        raise UserError("--statistics measures; give it without --check and --to")
+    acts = bool(given.statistics) and not given.bands, "without --statistics of pictures"
+    rules = ((*acts, "channels"), (given.statistics, "without --statistics", "nodata"))
+    check_effects(given, "--", rules)
+    if given.statistics:
+        _measure(given)
+        return None
     if given.check and given.to is not DatasetFormat.AS_IS:
         raise UserError("--check reads and --to writes; give one of them")
     if given.check:
@@ -77,6 +98,7 @@ def prepare(given: Prepare) -> int | None:
                 name=given.name,
                 data_dir=given.data_dir,
                 splits=given.splits,
+                bands=given.bands,
                 csv=given.out,
                 num_threads=given.num_threads,
             )
@@ -108,11 +130,34 @@ def prepare(given: Prepare) -> int | None:
     return None
 
 
-def _asked(given: Prepare) -> "tuple[str, str, tuple[str, ...], Captions]":
+def _asked(given: Prepare) -> "tuple[str, str, tuple[str, ...], Captions, tuple[str, ...]]":
     from vit_jax.data import Captions
 
     wanted = Captions.NEEDED if given.captions else Captions.UNREAD
-    return given.name, given.data_dir, given.splits, wanted
+    return given.name, given.data_dir, given.splits, wanted, given.bands
+
+
+def _measure(given: Prepare) -> None:
+    """Measure the training split, print what a config takes, and write it where --out says."""
+    from vit_jax import data
+    from vit_jax.data import statistics
+
+    if len(given.splits) > 1:
+        raise UserError(f"--splits={','.join(given.splits)}: statistics are of one split")
+    if given.out != Path():
+        files.check_file(given.out, "--out", force=True, suffix=".json")
+    split = next(iter(given.splits), "train")
+    source = data.open_source(given.name, given.data_dir, split, bands=given.bands)
+    _tell({"": source})
+    threads = given.num_threads or check_data.threads({"": source})
+    found = statistics.measure(
+        source, given.bands, channels=given.channels, nodata=given.nodata, num_threads=threads
+    )
+    print("\n".join(found.lines()))
+    if given.out != Path():
+        with files.refused(f"--out={given.out}"):
+            files.write(given.out, found.json())
+        print(f"wrote {given.out}: --config.data.statistics={given.out}")
 
 
 def _tell(sources: Mapping[str, "Source"]) -> None:

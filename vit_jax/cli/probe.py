@@ -252,7 +252,7 @@ def _layers(given: Probe, found: Trained) -> Layers:
 
 
 def _write_images(given: Probe, found: Trained, folder: Path, layers: Layers) -> int:
-    what = expand(given.images, sys.stdin), folder, given.batch_size
+    what = expand(given.images, sys.stdin, found.reading.bands), folder, given.batch_size
     options = {"force": given.force, "layers": layers}
     trained, (count, width), broken = probing.write_images(found, *what, **options)
     for error in broken:

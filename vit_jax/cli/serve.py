@@ -65,7 +65,7 @@ def _make_app(given: Serve, found: Trained, host: str, public: str) -> Any:
     from vit_jax.demo import app, page
 
     found = of_one_size(found)
-    files = images.expand(given.examples, sys.stdin)
+    files = images.expand(given.examples, sys.stdin, found.reading.bands)
     examples = [page.read_example(found, file) for file in files]
     takes_words = not found.model.num_classes and image_text.has_texts(found)
     if given.tokenizer and not takes_words:

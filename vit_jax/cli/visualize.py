@@ -140,7 +140,7 @@ def reconstruct(given: Reconstruct, found: Trained) -> int:
 
 def _views(images: Sequence[str], found: Trained, broken: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield the name and the pixels of each image; a broken one is told and added to `broken`."""
-    for file in expand(images, sys.stdin):
+    for file in expand(images, sys.stdin, found.reading.bands):
         view = read_view(found, file)
         if isinstance(view, str):
             print(f"skipped {view}", file=sys.stderr)

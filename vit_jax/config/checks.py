@@ -64,13 +64,8 @@ def pad_fits(cfg: Config) -> None:
 
 
 def channels_fit(cfg: Config) -> None:
-    """Refuse a mean or std of another number of channels than the model's."""
-    channels = cfg.model.channels
-    if channels not in (1, 3):
-        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
-    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
-        if len(each) not in (1, channels):
-            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
+    """Refuse data, or a mean or std, of another number of channels than the model's."""
+    data.check_channels(cfg.data, cfg.model.channels)
 
 
 def width_has_rules(cfg: Config) -> None:

@@ -18,11 +18,29 @@ class Background(enum.StrEnum):
     DROP = "drop"
 
 
+class PixelType(enum.StrEnum):
+    """What kind of numbers the pixels of a file are, and so those of a batch."""
+
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    FLOAT32 = "float32"
+
+
+# The number that counts as 1 in `data.mean` and `data.std`: white, or of floats their own unit.
+WHITE = {PixelType.UINT8: 255, PixelType.UINT16: 65535, PixelType.FLOAT32: 1}
+
+
 class Reading(NamedTuple):
-    """By which rules files become pixels (docs/data.md, "How an image is read")."""
+    """By which rules files become pixels (docs/data.md, "How an image is read").
+
+    With `bands` images are arrays of bands (docs/channels.md), else pictures, grey or RGB.
+    """
 
     background: Background = Background.WHITE
     upright: bool = True
+    bands: tuple[str, ...] = ()
+    dtype: PixelType = PixelType.UINT8
+    bands_shown: tuple[int, ...] = ()
 
 
 # The array of a batch with the (rows, columns) of patches of each image, (0, 0) for no image.
@@ -42,6 +60,17 @@ class CropRule(enum.StrEnum):
 
     TF = "tf"
     TORCH = "torch"
+
+
+class ZoomSide(enum.StrEnum):
+    """Which side of an image SCALE_JITTER compares with the model's.
+
+    SHORT is mmsegmentation's and DINOv3's RandomResize: at a zoom of 1 the image covers the
+    output. LONG is torchvision's ScaleJitter, EoMT's: at a zoom of 1 the image lies within it.
+    """
+
+    SHORT = "short"
+    LONG = "long"
 
 
 class Resize(enum.StrEnum):
@@ -72,7 +101,9 @@ class Crop(enum.StrEnum):
     and cuts anywhere (CIFAR's crop, and DeiT III's simple one); SQUASH_RANDOM squashes to
     floor(size / crop_ratio) and cuts anywhere (BiT-HyperRule). INCEPTION draws a box as
     TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED as
-    torchvision's RandomResizedCrop does (the PyTorch-born ones).
+    torchvision's RandomResizedCrop does (the PyTorch-born ones). SCALE_JITTER resizes the whole
+    image by a factor uniform in `zoom`, fills with 0 at the bottom and the right what is smaller
+    than the output, and cuts anywhere (the recipes of segmentation).
 
     NATIVE and NATIVE_RANDOM keep each image's shape, for models of images of any size
     (docs/naflex.md): the whole image, or a box drawn as RANDOM_RESIZED does, its aspect relative to
@@ -88,6 +119,7 @@ class Crop(enum.StrEnum):
     SQUASH_RANDOM = "squash_random"
     INCEPTION = "inception"
     RANDOM_RESIZED = "random_resized"
+    SCALE_JITTER = "scale_jitter"
     NATIVE = "native"
     NATIVE_RANDOM = "native_random"
 
@@ -100,7 +132,7 @@ CROP_RANGES = {
     Crop.NATIVE_RANDOM: ((0.08, 1.0), (0.8, 1.25)),  # timm's RandomResizedCropToSequence
 }
 NATIVE_CROPS = (Crop.NATIVE, Crop.NATIVE_RANDOM)
-_RANDOM_CROPS = (*CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
+_RANDOM_CROPS = (*CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM, Crop.SCALE_JITTER)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -115,6 +147,9 @@ class TransformConfig:
         pad: RANDOM only: mirrored pixels at every edge.
         area: random crops only: range of the box's share of the image; () is the sampler's own.
         aspect: random crops only: range of width over height; () is the sampler's own.
+        zoom: SCALE_JITTER only: range of the size of the whole image over the model's; () is 0.5
+            to 2.
+        zoom_side: SCALE_JITTER only: of which of its sides.
         lengths: native crops only: the most patches of an image; of several a step of training
             draws one for all its images, an evaluation has one.
         resize: the interpolation.
@@ -138,6 +173,8 @@ class TransformConfig:
     pad: int = value(0, least=0, unit="pixels")
     area: tuple[float, ...] = value((), lengths=(0, 2), above=0, most=1)
     aspect: tuple[float, ...] = value((), lengths=(0, 2), above=0)
+    zoom: tuple[float, ...] = value((), lengths=(0, 2), above=0)
+    zoom_side: ZoomSide = ZoomSide.SHORT
     lengths: tuple[int, ...] = value((), least=1, unit="patches")
     resize: Resize = Resize.BILINEAR
     flip: bool = False
@@ -204,8 +241,16 @@ class DataConfig:
         transform: what happens to each training image.
         background: what lies behind transparent pixels; "drop" shows the colours stored there.
         upright: turn images as their files say (EXIF); False leaves them as the sensor lay.
-        mean: of the input, in units where white is 1; one value, or one per channel.
+        bands: of images that are arrays of any number of channels (docs/channels.md): "all", or
+            which in the model's order, by their names in folders of bands, by their numbers, from
+            0, in files that hold several; () reads pictures, grey or RGB.
+        dtype: of what the files of bands hold, and so of the batches.
+        bands_shown: which of the model's channels, from 0, pictures show as red, green and blue, or
+            one as grey; () is the first three, of fewer the first.
+        mean: of the input, in units where white is 1 (of float32, the files' own units); one value,
+            or one per channel.
         std: likewise.
+        statistics: a file of `vit_jax prepare --statistics` that gives mean and std instead.
         num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
             that Python, not decoding, is the work. Data in a bucket are read by others.
         num_workers: worker processes besides this one; 0 is threads alone, but where both are 0 and
@@ -221,6 +266,11 @@ class DataConfig:
         mix: mixup and cutmix.
         erasing_prob: how often a box of an image is replaced by noise (random erasing,
             arXiv:1708.04896).
+        max_segments: the most segments of an image in a batch, where it has some; the smallest of
+            more are left out and counted.
+        min_visible: the least share of a segment's area that a crop must leave of it, or the
+            segment is dropped; of the least share one pixel must be left.
+        redraws: how often a crop is drawn again that leaves nothing of an image's targets.
         max_broken: how many training examples may turn out to be unreadable, each then replaced by
             the next one that can be read; one more ends the run. Evaluations allow none.
         strict: refuse a dataset of which anything is left out, lies there twice or is noted.
@@ -234,8 +284,12 @@ class DataConfig:
     transform: TransformConfig = group(TransformConfig)
     background: Background = Background.WHITE
     upright: bool = True
-    mean: tuple[float, ...] = value((0.5,), lengths=(1, 3))
-    std: tuple[float, ...] = value((0.5,), lengths=(1, 3), above=0)
+    bands: tuple[str, ...] = ()
+    dtype: PixelType = PixelType.UINT8
+    bands_shown: tuple[int, ...] = value((), lengths=(0, 1, 3), least=0, free=True)
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = value((0.5,), above=0)
+    statistics: str = ""
     num_threads: int = value(0, least=0, free=True)
     num_workers: int = value(0, least=0, free=True)
     prefetch: int = value(2, least=1, unit="batches", free=True)
@@ -245,13 +299,16 @@ class DataConfig:
     classes: tuple[int, ...] = ()
     mix: MixConfig = group(MixConfig)
     erasing_prob: float = value(0.0, least=0, most=1)
+    max_segments: int = value(100, least=1, unit="segments")
+    min_visible: float = value(0.0, least=0, most=1, note="0 keeps what shows one pixel")
+    redraws: int = value(0, least=0)
     max_broken: int = value(0, least=0, unit="examples", free=True)
     strict: bool = value(False, free=True)
 
 
 def reading(cfg: DataConfig) -> Reading:
     """Return the rules by which a run reads images, everywhere."""
-    return Reading(cfg.background, cfg.upright)
+    return Reading(cfg.background, cfg.upright, cfg.bands, cfg.dtype, cfg.bands_shown)
 
 
 def is_native(cfg: TransformConfig) -> bool:
@@ -263,6 +320,11 @@ def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, ...], tuple[float, .
     """Return the ranges of (area, aspect) of a random crop, the sampler's own where unset."""
     area, aspect = CROP_RANGES[cfg.crop]
     return cfg.area or area, cfg.aspect or aspect
+
+
+def zoom_range(cfg: TransformConfig) -> tuple[float, ...]:
+    """Return the range of SCALE_JITTER's factor, the commonest where it is unset."""
+    return cfg.zoom or (0.5, 2.0)
 
 
 def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:

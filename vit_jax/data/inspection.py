@@ -17,10 +17,20 @@ import numpy as np
 from vit_jax import data
 from vit_jax.data.account import SYSTEM, Account, dataset_of
 from vit_jax.data.config import Background, Reading
+from vit_jax.data.images import bands
 from vit_jax.data.images.decode import decode
 from vit_jax.data.names import with_known_names
 from vit_jax.data.sources import look
-from vit_jax.data.sources.base import Example, Source, SplitError, account_of, has_captions
+from vit_jax.data.sources.base import (
+    Example,
+    Source,
+    SplitError,
+    account_of,
+    bands_of,
+    has_captions,
+    target_kind,
+    target_of,
+)
 from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import WHOLE
 from vit_jax.errors import unknown
@@ -33,6 +43,7 @@ _FLAT = 2  # levels by which the pixels of one colour may differ, as JPEG leaves
 TWO_SPLITS, TWO_CLASSES, TWICE = "in two splits", "in two classes", "there twice"
 BLANK = "of one colour"
 UNREADABLE = "unreadable"
+UNLIKE = "of other bands"
 
 
 class Fault(NamedTuple):
@@ -71,6 +82,7 @@ class Inspected(NamedTuple):
         num_decoded: how many of them can be decoded.
         findings: the gravest kinds first; copies of one image follow one another.
         captions: of the images that can be read; None of a dataset without.
+        targets: a line about the masks, boxes or depth of those; "" of a dataset without.
     """
 
     account: Account
@@ -78,6 +90,7 @@ class Inspected(NamedTuple):
     num_decoded: int
     findings: list[Fault]
     captions: Captioned | None
+    targets: str = ""
 
 
 class _Seen(NamedTuple):
@@ -88,6 +101,8 @@ class _Seen(NamedTuple):
     label: str
     blank: str
     captions: tuple[str, ...] = ()
+    facts: str = ""  # of an array, its bands and their dtype
+    target: Any = None  # what was counted of it
 
 
 @look.once()
@@ -96,14 +111,17 @@ def open_splits(
     data_dir: str = "",
     splits: Sequence[str] = (),
     captions: Captions = Captions.UNREAD,
+    chosen: tuple[str, ...] = (),
 ) -> dict[str, Source]:
     """Open the splits given, or all that have examples, of what `data.name` may be.
+
+    Images are pictures, or with `chosen` bands (`DataConfig.bands`) arrays.
 
     Raises UserError: no such dataset or split.
     """
     names: list[str] = []
     try:
-        data.open_source(name, data_dir, split="?", captions=captions)
+        data.open_source(name, data_dir, split="?", captions=captions, bands=chosen)
     except SplitError as error:  # it has the names of those that there are
         names = [split for split in error.splits if split != WHOLE] or list(error.splits)
     asked = [with_known_names(split, names) for split in splits]
@@ -113,7 +131,8 @@ def open_splits(
     found: dict[str, Source] = {}
     for split in asked or names:
         with contextlib.suppress(SplitError):  # one of classes of one or two images is empty
-            found[split] = data.open_source(name, data_dir, split, captions=captions)
+            how = {"captions": captions, "bands": chosen}
+            found[split] = data.open_source(name, data_dir, split, **how)
     return found
 
 
@@ -128,14 +147,20 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
     """
     first = next(iter(sources.values()))
     used = {name: len(source) for name, source in sources.items()}
+    targets: list[Any] = []
     texts: list[tuple[int, int]] = []  # of each image read, its captions and their characters
     broken: list[Fault] = []
     blank: list[Fault] = []
     whose: dict[bytes, tuple[str, int, str]] = {}  # by pixels, the first example that has them
     copies: dict[bytes, list[tuple[str, int, str]]] = {}
+    kinds: dict[str, list[tuple[str, int, str]]] = {}  # by bands and dtype, their examples
     for split, index, seen in _all(sources, num_threads):
+        if seen.target is not None:
+            targets.append(seen.target)
         if not seen.why:
             texts.append((len(seen.captions), sum(map(len, seen.captions))))
+        if seen.facts:
+            kinds.setdefault(seen.facts, []).append((split, index, seen.label))
         if seen.why:
             name = sources[split].example_id(index)
             kind = look.in_a_word(seen.why)
@@ -162,9 +187,38 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
         dataclasses.replace(account, notes=notes),
         sum(used.values()),
         sum(used.values()) - len(broken),
-        [*broken, *left_out, *_copies(sources, copies), *blank],
+        [*broken, *_unlike(sources, kinds), *left_out, *_copies(sources, copies), *blank],
         _captioned(texts) if has_captions(first) else None,
+        _told(targets, first),
     )
+
+
+def _told(targets: Sequence[Any], source: Source) -> str:
+    if not target_kind(source):
+        return ""
+    from vit_jax.data.target_counts import line  # late: few datasets have targets
+
+    return line(targets, source.class_names)
+
+
+def _unlike(
+    sources: Mapping[str, Source], kinds: Mapping[str, Sequence[tuple[str, int, str]]]
+) -> list[Fault]:
+    """Return a finding for each array of other bands, or of another dtype, than most have."""
+    usual = max(kinds, key=lambda kind: len(kinds[kind]), default="")
+    return [
+        Fault(
+            UNLIKE,
+            sources[split].example_id(index),
+            split,
+            label,
+            f"{kind}, where most are {usual}",
+            index,
+        )
+        for kind, members in kinds.items()
+        if kind != usual
+        for split, index, label in members
+    ]
 
 
 def _captioned(texts: Sequence[tuple[int, int]]) -> Captioned:
@@ -197,8 +251,16 @@ def _look(source: Source, index: int) -> _Seen:
     try:
         example = source.read(index)
         label = _class_of(source, example)
-        pixels = decode(example["image"], 3)
-        blank = _blank(example["image"], pixels)
+        facts = ""
+        if chosen := bands_of(source):
+            pixels = bands.load(example["image"], chosen).pixels
+            bands.check_finite(pixels)
+            facts = str(bands.Facts(pixels.dtype.name, pixels.shape[2]))
+            blank = "of one value" if (pixels == pixels[:1, :1]).all() else ""
+        else:
+            pixels = decode(example["image"], 3)
+            blank = _blank(example["image"], pixels)
+        counted = _count(source, index)
     except remote.MissingError as error:
         return _Seen(str(error), b"", label, "")
     except remote.RemoteError:
@@ -207,9 +269,19 @@ def _look(source: Source, index: int) -> _Seen:
         why = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
         why = " ".join(str(why).split())[:200] or type(error).__name__
         return _Seen(why, b"", label, "")
+    texts = example.get("captions", ())
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(pixels.tobytes())
-    return _Seen("", digest.digest(), label, blank, example.get("captions", ()))
+    return _Seen("", digest.digest(), label, blank, texts, facts, counted)
+
+
+def _count(source: Source, index: int) -> Any:
+    """Read an example's target and count what it holds; None of a source without."""
+    if not target_kind(source):
+        return None
+    from vit_jax.data.target_counts import count
+
+    return count(target_of(source, index))
 
 
 def _class_of(source: Source, example: Example) -> str:

@@ -18,6 +18,7 @@ IGNORED = -1  # the class of a pixel that neither teaches nor counts
 LABEL_MAP = "label_map"  # int16 [B, H, W], the class of each pixel or IGNORED
 SEGMENTS = "segments"  # uint8 [B, T, H, ceil(W / 8)], bits of the masks (numpy's packbits)
 SEGMENT_CLASS = "segment_class"  # int32 [B, T], -1 for no segment
+SEGMENTS_CUT = "segments_cut"  # int32 [B], how many segments a batch had no room for
 DEPTH = "depth"  # float32 [B, H, W], 0 where it is not known
 
 
@@ -38,7 +39,7 @@ class TargetKind(enum.StrEnum):
 FIELDS = {
     TargetKind.NONE: (),
     TargetKind.PIXELS: (LABEL_MAP,),
-    TargetKind.SEGMENTS: (SEGMENTS, SEGMENT_CLASS),
+    TargetKind.SEGMENTS: (SEGMENTS, SEGMENT_CLASS, SEGMENTS_CUT),
     TargetKind.DEPTH: (DEPTH,),
 }
 

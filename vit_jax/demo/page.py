@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Num, UInt8
 from PIL import Image
 
 from vit_jax import models, trees
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.figures.contact_sheet import overlay
-from vit_jax.inference import images
+from vit_jax.inference import images, views
 from vit_jax.inference.forward import probabilities
 from vit_jax.inference.trained import Trained
 from vit_jax.process.escapes import html, terminal
@@ -55,11 +55,11 @@ class Example(NamedTuple):
     """An image on the page that a visitor may choose."""
 
     name: str  # of its file
-    view: UInt8[np.ndarray, "H W C"]  # as the model takes it
+    view: Num[np.ndarray, "H W C"]  # as the model takes it
     picture: str  # a data: URL
 
 
-def read_view(trained: Trained, source: str | Path | bytes) -> UInt8[np.ndarray, "H W C"]:
+def read_view(trained: Trained, source: str | Path | bytes) -> Num[np.ndarray, "H W C"]:
     """Read an image as the model takes it, from a file or its bytes; raises UserError: no image."""
     image = images.read_image(source, trained.channels, trained.reading)
     return evaluation_view(image, trained.transform, trained.image_size)
@@ -68,7 +68,11 @@ def read_view(trained: Trained, source: str | Path | bytes) -> UInt8[np.ndarray,
 def read_example(trained: Trained, file: str) -> Example:
     """Read an image file for the page; raises UserError: no image."""
     view = read_view(trained, file)
-    picture = Image.fromarray(images.read_image(file, 3, trained.reading))
+    seen = images.read_image(
+        file, trained.channels if trained.reading.bands else 3, trained.reading
+    )
+    shown = views.picture(trained, seen)
+    picture = Image.fromarray(shown if shown.shape[2] == 3 else shown[..., 0])
     picture.thumbnail((_SIDE, _SIDE))
     return Example(terminal(Path(file).name), view, _data_url(picture, "webp"))
 
@@ -79,7 +83,7 @@ def _data_url(picture: Image.Image, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def make_answer(trained: Trained) -> Callable[[UInt8[np.ndarray, "H W C"]], Reply]:
+def make_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]], Reply]:
     """Return view -> Reply, compiled.
 
     Raises UserError: a model without a map of tokens.
@@ -90,26 +94,26 @@ def make_answer(trained: Trained) -> Callable[[UInt8[np.ndarray, "H W C"]], Repl
     names = _distinct([*map(terminal, trained.class_names)])
     least = labels.thresholds(trained)
 
-    def answer(view: UInt8[np.ndarray, "H W C"]) -> Reply:
+    def answer(view: Num[np.ndarray, "H W C"]) -> Reply:
         output, heat = look(jnp.asarray(view[None]))
         if trained.gives_numbers:
             values = np.asarray(output.logits)[0].tolist()
-            seen = overlay(_enlarge(view), np.asarray(heat)[0])
+            seen = overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0])
             return Reply([*zip(names, values, strict=True)], seen, numbers=True)
         chances = np.asarray(probabilities(output.logits, trained.loss))[0]
         likeliest = np.argsort(-chances, kind="stable")[:_TOP]
         below = {k for k in likeliest.tolist() if least and chances[k] < least[k]}
         shown = [f"{name} (not seen)" if k in below else name for k, name in enumerate(names)]
         classes = [(shown[k], float(chances[k])) for k in likeliest]
-        return Reply(classes, overlay(_enlarge(view), np.asarray(heat)[0]))
+        return Reply(classes, overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0]))
 
-    answer(np.zeros((*trained.image_size, trained.channels), np.uint8))
+    answer(np.zeros((*trained.image_size, trained.channels), trained.dtype))
     return answer
 
 
 def make_words_answer(
     trained: Trained, pair: "Pair"
-) -> Callable[[UInt8[np.ndarray, "H W C"], tuple[str, ...]], Reply]:
+) -> Callable[[Num[np.ndarray, "H W C"], tuple[str, ...]], Reply]:
     """Return (view, words) -> Reply, compiled: how likely each word is.
 
     They share the probability (CLIP), or with a bias each has its own (SigLIP).
@@ -131,15 +135,15 @@ def make_words_answer(
     def vectors(words: tuple[str, ...]) -> np.ndarray:
         return zero_shot.class_vectors(embed, [(word,) for word in words], templates)
 
-    def answer(view: UInt8[np.ndarray, "H W C"], words: tuple[str, ...]) -> Reply:
+    def answer(view: Num[np.ndarray, "H W C"], words: tuple[str, ...]) -> Reply:
         output, heat = look(jnp.asarray(view[None]))
         image = np.asarray(pairs.embed_features(pair, output.features))
         chances = image_text.probabilities(pair, image, vectors(words))[0]
         order = np.argsort(-chances, kind="stable")
         found = [(terminal(words[k]), float(chances[k])) for k in order]
-        return Reply(found, overlay(_enlarge(view), np.asarray(heat)[0]))
+        return Reply(found, overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0]))
 
-    answer(np.zeros((*trained.image_size, trained.channels), np.uint8), ("a",))
+    answer(np.zeros((*trained.image_size, trained.channels), trained.dtype), ("a",))
     return answer
 
 
@@ -149,7 +153,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [f"{name} ({k})" if name in twice else name for k, name in enumerate(names)]
 
 
-def _enlarge(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
+def _enlarge(view: Num[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
     factor = max(1, _SIDE // max(view.shape[:2]))
     size = view.shape[0] * factor, view.shape[1] * factor
     return evaluation_view(view, TransformConfig(crop=Crop.RESIZE, resize=Resize.BICUBIC), size)

@@ -10,6 +10,7 @@ from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Pred
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
+    DepthEval,
     EvalConfig,
     FeaturesEval,
     FewShotEval,
@@ -46,6 +47,12 @@ def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     return zero_shot.create(cast(ZeroShotEval, cfg), context)
 
 
+def _depth(cfg: DepthEval, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import depth  # late: most runs have no depths
+
+    return depth.create(cfg, context)
+
+
 def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     from vit_jax.evals import several  # late: most runs have one label an image
 
@@ -62,6 +69,7 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     FeaturesEval: _drift,
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
+    DepthEval: _depth,
     MultiLabelEval: _several,
     RegressionEval: _several,
 }

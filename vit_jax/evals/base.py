@@ -72,6 +72,7 @@ class EvalStream:
         )
         pixels = math.prod(views["image"].shape)
         num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
+        num_bytes *= views["image"].dtype.itemsize
 
         def batches(batch_size: int) -> Pass:
             return data.eval_batches(
@@ -113,6 +114,8 @@ def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[
                 split,
                 cache=data_cfg.cache,
                 classes=classes,
+                bands=data_cfg.bands,
                 captions=data.Captions.NEEDED if cfg.needs_captions else data.Captions.UNREAD,
+                target=cfg.needs_target,
             )
     return sources

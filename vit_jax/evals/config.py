@@ -32,6 +32,7 @@ class EvalConfig:
 
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
     needs_captions: ClassVar[bool] = False  # its images have captions
+    needs_target: ClassVar[str] = ""  # the `TargetKind` of its images' pixels
 
     split: str = "val"
     every: str = value("", unit="duration")
@@ -361,3 +362,52 @@ class RetrievalEval(EvalConfig):
     def metrics(self) -> tuple[str, ...]:
         ways = ("image_to_text", "text_to_image")
         return tuple(f"{way}_r{k}" for way in ways for k in self.k)
+
+
+class DepthCrop(enum.StrEnum):
+    """Which pixels of an image are measured."""
+
+    NONE = "none"  # all
+    EIGEN = "eigen"  # NYU's: rows 45 to 470 and columns 41 to 600 of 480x640 (Eigen et al. 2014)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class DepthEval(EvalConfig):
+    """Errors of depths at each image's own size (`evals.dense.depth`).
+
+    `transform.crop` must be resize: the whole image is seen, and its depths brought back.
+
+    Attributes:
+        min_depth, max_depth: pixels with a depth beyond them are left out, and predictions brought
+            into them.
+        crop: the part of an image that is measured.
+        flip: average with the mirrored image's depths.
+        image_size: (H, W) that images are brought to; () is the model's. Another needs
+            `model.dynamic_image_size`.
+    """
+
+    predictor: ClassVar[str] = "depth"
+    needs_target: ClassVar[str] = "depth"
+
+    min_depth: float = value(0.001, above=0, unit="of the depths")
+    max_depth: float = value(10.0, above=0, unit="of the depths")
+    crop: DepthCrop = DepthCrop.NONE
+    flip: bool = False
+    image_size: tuple[int, ...] = value((), lengths=(0, 1, 2), least=1, unit="pixels")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("rmse", "abs_rel", "log10", "delta1", "delta2", "delta3")
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        if self.transform.crop is not data.Crop.RESIZE:
+            why = "leaves out pixels that are measured; set it to resize"
+            raise UserError(f"{where}.transform.crop={self.transform.crop} {why}")
+        if self.min_depth >= self.max_depth:
+            raise UserError(f"{where}.min_depth={self.min_depth} must be below {where}.max_depth")
+
+    def size(self, own: tuple[int, int]) -> tuple[int, int]:
+        """Return (H, W) that images are brought to; `own` is the model's."""
+        given = self.image_size or own
+        return given[0], given[-1]

@@ -7,6 +7,7 @@ from typing import Any
 
 from vit_jax import trees
 from vit_jax.data import Background, Reading, Resize
+from vit_jax.data.config import WHITE
 from vit_jax.export.folder import ARRAYS, CLASSES, MARK, WEIGHTS, Change
 from vit_jax.inference import labels
 from vit_jax.inference.forward import output_name, output_width
@@ -49,16 +50,19 @@ def card(
         "channels": channels,
         "output": output_name(trained),
         "outputs": output_width(trained),
+        "pixels": trained.dtype.name,
     }
     names = {"weights": WEIGHTS[form], "arrays": ARRAYS, "jax": description.get("jax", "")}
     load = _text(f"load_{form}.md", **names, **values)
     layout = f"[B, {height}, {width}, {channels}]"
-    scale = "the pixels go in as they are, 0 to 255: normalisation is part of the model"
+    white = WHITE[trained.reading.dtype]
+    span = f", 0 to {white}" if white > 1 else f" ({trained.dtype})"
+    scale = f"the pixels go in as they are{span}: normalisation is part of the model"
     resizing = ""
     if form == "timm":
         layout = f"[B, {channels}, {height}, {width}]"
         mean, std = list(trained.mean), list(trained.std)
-        scale = f"then (pixel / 255 - mean) / std with mean {mean} and std {std}"
+        scale = f"then (pixel / {white} - mean) / std with mean {mean} and std {std}"
         resizing = _resizing(transform.resize)
     return _text(
         "card.md",
@@ -86,6 +90,9 @@ def card(
 
 def _read(reading: Reading) -> str:
     """Return what becomes of a file before it is brought to size."""
+    if reading.bands:
+        which = "all" if reading.bands == ("all",) else ", ".join(map(markdown, reading.bands))
+        return f"bands of {reading.dtype} as they are stored ({which})"
     turned = "turned upright (EXIF)" if reading.upright else "as they are stored (EXIF ignored)"
     if reading.background is Background.DROP:
         return f"{turned}, an alpha channel dropped"

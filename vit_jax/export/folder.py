@@ -13,9 +13,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num, UInt8
 
 from vit_jax.data import short_name
+from vit_jax.data.config import WHITE
 from vit_jax.data.images import ops
 from vit_jax.data.stream.transform import Transform
 from vit_jax.errors import UserError
@@ -32,7 +33,7 @@ CONFIG = "config.json"  # timm's
 ARRAYS = "weights.npz"  # what model.stablehlo takes
 NAMES = (*WEIGHTS.values(), ARRAYS, CONFIG, CLASSES, CARD, MARK)
 COUNT = 16  # images
-Images = UInt8[np.ndarray, "B H W C"]
+Images = Num[np.ndarray, "B H W C"]
 Logits = Float[np.ndarray, "B K"]
 
 
@@ -129,7 +130,8 @@ def sample_images(trained: Trained) -> tuple[Images, str]:
     """Return a few images as the model takes them, and what they are.
 
     They are spread over the split that the run evaluates on. Where there is no run, or not its data
-    any more, they are cut out of the two photographs that come with scikit-learn.
+    any more, they are cut out of the two photographs that come with scikit-learn; of bands they are
+    noise of the data's mean and deviation.
     """
     cfg = trained.config
     if cfg is not None and cfg.evals:
@@ -149,7 +151,19 @@ def sample_images(trained: Trained) -> tuple[Images, str]:
             chosen = np.linspace(0, len(source) - 1, min(COUNT, len(source))).astype(int)
             views = [transform(source.read(int(i))["image"], rng) for i in chosen]
             return np.stack(views), f"images of {short_name(source.name)}"
+    if trained.reading.bands or trained.channels not in (1, 3):
+        return _noise(trained), "images of noise"
     return np.stack(_photographs(trained)), "views of two photographs"
+
+
+def _noise(trained: Trained) -> Images:
+    white = WHITE[trained.reading.dtype]
+    shape = (COUNT, *trained.image_size, trained.channels)
+    drawn = np.random.default_rng(0).standard_normal(shape)
+    values = (drawn * trained.std + trained.mean) * white
+    if trained.dtype.kind == "u":
+        values = np.rint(values).clip(0, white)
+    return values.astype(trained.dtype)
 
 
 def _photographs(trained: Trained) -> list[UInt8[np.ndarray, "H W C"]]:

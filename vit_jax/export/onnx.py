@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 from jax.extend import core
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num
 
 from vit_jax import trees
 from vit_jax.cost.flops import scan_counts
@@ -51,9 +51,10 @@ def require() -> None:
 def serialize(trained: Trained) -> bytes:
     """Return the ONNX file of images -> logits, weights and normalisation inside, in float32.
 
-    It takes uint8 [batch, H, W, C], cropped and resized, for any batch, and returns float32
-    [batch, K]. A model that computes in bfloat16 computes in float32 here: few of ONNX Runtime's
-    kernels take bfloat16. A model without a head returns its features, [batch, D].
+    It takes uint8 [batch, H, W, C], of bands in the data's dtype, cropped and resized, for any
+    batch, and returns float32 [batch, K]. A model that computes in bfloat16 computes in float32
+    here: few of ONNX Runtime's kernels take bfloat16. A model without a head returns its features,
+    [batch, D].
 
     Raises UserError: jax2onnx is missing, weights of 2 GiB or more, or an operation that it lacks.
     """
@@ -64,7 +65,7 @@ def serialize(trained: Trained) -> bytes:
     model = dataclasses.replace(trained.model, dtype=DType.FLOAT32)
     apply = make_apply(portable(dataclasses.replace(trained, model=model)))
     (batch,) = export.symbolic_shape("batch")
-    images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), jnp.uint8)
+    images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), trained.dtype)
     # Traced before the converter runs, since it traces with its own versions of jax's functions.
     traced = jax.make_jaxpr(
         lambda image: getattr(apply(trained.variables, image), output_name(trained))
@@ -91,7 +92,7 @@ def serialize(trained: Trained) -> bytes:
     return graph.SerializeToString()
 
 
-def runner(data: bytes) -> Callable[[UInt8[np.ndarray, "B H W C"]], Float[np.ndarray, "B K"]]:
+def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Float[np.ndarray, "B K"]]:
     """Return images -> logits as ONNX Runtime computes them on the CPU."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import export
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Num
 
 from vit_jax import trees
 from vit_jax.export.quantize import unpack
@@ -44,15 +43,16 @@ def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
 
     A model without a head returns its features, [B, D].
 
-    The program takes what `numpy.load` reads as a dict, and uint8 [B, H, W, C], cropped and
-    resized, for any B >= 1: normalisation is inside. It returns float32 [B, K]. The weights are
-    those of `packed`, from `quantize.pack`; those of `trained` itself are not looked at.
+    The program takes what `numpy.load` reads as a dict, and uint8 [B, H, W, C], of bands in the
+    data's dtype, cropped and resized, for any B >= 1: normalisation is inside. It returns float32
+    [B, K]. The weights are those of `packed`, from `quantize.pack`; those of `trained` itself are
+    not looked at.
     No device is used: a process without an accelerator writes for all of `PLATFORMS`.
     """
     apply, named = make_apply(portable(trained)), trees.named_leaves(packed)
     arrays = {name: _storable(np.asarray(leaf)) for name, leaf in named}
 
-    def output(weights: Any, image: UInt8[Array, "B H W C"]) -> Float[Array, "B K"]:
+    def output(weights: Any, image: Num[Array, "B H W C"]) -> Float[Array, "B K"]:
         leaves = [weights[name].view(leaf.dtype) for name, leaf in named]
         variables = unpack(jax.tree.unflatten(jax.tree.structure(packed), leaves))
         return getattr(apply(variables, image), output_name(trained))
@@ -62,7 +62,7 @@ def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
     with _without_locations():
         exported = export.export(jax.jit(output), platforms=PLATFORMS)(
             {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()},
-            jax.ShapeDtypeStruct(shape, jnp.uint8),
+            jax.ShapeDtypeStruct(shape, trained.dtype),
         )
         program = bytes(exported.serialize())
     file = io.BytesIO()

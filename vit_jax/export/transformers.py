@@ -341,6 +341,9 @@ def make(trained: Trained) -> dict[str, bytes]:
 
 def _images(trained: Trained) -> dict[str, Any]:
     size, channels = trained.image_size, trained.channels
+    if trained.reading.bands:
+        other = "the image processors of transformers take pictures, not data.bands"
+        raise UserError(f"{other}; choose --format=onnx, stablehlo or timm")
     return hf_images.written(trained.mean, trained.std, trained.transform, size, channels)
 
 

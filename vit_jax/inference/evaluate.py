@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import UInt8
+from jaxtyping import Num
 
 from vit_jax import data, evals, models
 from vit_jax.data import DataConfig, account, split_of
@@ -73,7 +73,7 @@ def open_split(
             evaluation = kind(**shared)
             if not own_transform:
                 evaluation.transform = trained.transform
-    reading.background, reading.upright = trained.reading
+    reading = dataclasses.replace(reading, **trained.reading._asdict())
     reading.data_dir = data_dir or reading.data_dir
     evaluation.batch_size = batch_size or evaluation.batch_size
     with split_of("--split"):
@@ -199,7 +199,7 @@ class Measuring:
         self.variables = placed(trained, mesh)
         self.evaluation = make_evaluator(trained, target, mesh)
 
-    def view(self, index: int) -> UInt8[np.ndarray, "H W C"]:
+    def view(self, index: int) -> Num[np.ndarray, "H W C"]:
         """Return what the model sees of an example; raises UserError: it cannot be read."""
         found = dataclasses.replace(self.trained, transform=self.target.evaluation.transform)
         view = read_view(found, self.target.source.read(index)["image"])
@@ -348,6 +348,8 @@ def under_corruption(
 
     Raises UserError: images of any size, whose corruptions are not defined.
     """
+    if measuring.trained.reading.bands:
+        raise UserError("corruptions are of pictures, grey or RGB; leave them out for bands")
     if data.is_native(measuring.target.evaluation.transform):
         raise UserError(
             "corruptions are of images of one size; set --transform.crop=resize or center"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forward pass of a trained model over uint8 images."""
+"""The forward pass of a trained model over pixels: uint8, or of bands in the data's dtype."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Shaped
 
 from vit_jax import models
 from vit_jax.data import GRIDS, normalize, normalize_rows
@@ -22,7 +22,7 @@ from vit_jax.models import ModelConfig, Output
 from vit_jax.models.intermediates import Layer, layer_outputs, output_and_layers
 from vit_jax.models.losses import Loss
 
-Image = UInt8[Array | np.ndarray, "B H W C"] | UInt8[Array | np.ndarray, "B L V"]
+Image = Shaped[Array | np.ndarray, "B H W C"] | Shaped[Array | np.ndarray, "B L V"]
 Forward = Callable[..., Output]  # (variables, images[, their grids])
 
 
@@ -33,20 +33,22 @@ def make_apply(trained: Trained) -> Forward:
     With `trained.tta` the logits are those of the mean probabilities over the copies of an image,
     and features and tokens those of the image itself.
     """
-    apply = _apply(trained.model, tuple(trained.mean), tuple(trained.std))
+    apply = _apply(trained.model, tuple(trained.mean), tuple(trained.std), trained.dtype.name)
     if not trained.tta:
         return apply
     return _averaged(apply, tuple(trained.tta), None if trained.gives_numbers else trained.loss)
 
 
 @functools.lru_cache  # one function object a program, so that jit finds it; it holds no weights
-def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> Forward:
+def _apply(
+    model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...], dtype: str
+) -> Forward:
     module = models.create(model)
 
     def apply(variables: Any, image: Image, grids: Array | None = None) -> Output:
         image = jnp.asarray(image)
-        if image.dtype != jnp.uint8:
-            raise UserError(f"images of {image.dtype}: a forward takes uint8 pixels")
+        if image.dtype.name not in (dtype, "uint8"):  # which shapes alone are asked for with
+            raise UserError(f"images of {image.dtype}: a forward takes {dtype} pixels")
         if grids is not None:
             rows = normalize_rows(image, model.channels, mean, std)
             return cast(Output, module.apply(variables, rows, grids=grids))
@@ -75,7 +77,7 @@ def _averaged(apply: Forward, tta: tuple[Tta, ...], loss: Loss | None) -> Forwar
     return averaged
 
 
-def _copies(image: Image, tta: tuple[Tta, ...]) -> UInt8[Array, "T B H W C"]:
+def _copies(image: Image, tta: tuple[Tta, ...]) -> Shaped[Array, "T B H W C"]:
     """Return the images and the copies that `tta` adds."""
     image = jnp.asarray(image)
     found = [image]
@@ -173,7 +175,7 @@ def output_width(trained: Trained) -> int:
 
 @functools.partial(jax.jit, static_argnames=("cfg", "mean", "std"))
 def output_of(variables: Any, image: Array, cfg: ModelConfig, mean: Any, std: Any) -> Output:
-    """Return what a network returns of pixels, uint8, or of normalised images, floats."""
+    """Return what a network returns of pixels, integers, or of normalised images, floats."""
     return cast(Output, models.create(cfg).apply(variables, _normal(image, mean, std)))
 
 
@@ -192,7 +194,7 @@ def layers_of(
 
 
 def _normal(image: Array, mean: Any, std: Any) -> Array:
-    return normalize(image, mean, std) if image.dtype == jnp.uint8 else image
+    return normalize(image, mean, std) if jnp.issubdtype(image.dtype, jnp.integer) else image
 
 
 def make_forward(trained: Trained) -> Callable[[Image], Output]:

@@ -59,11 +59,12 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
     classes = cfg.classes if cfg and not dataset else ()
     if cfg and dataset:
         dataset = as_in_run(dataset, cfg.name)
+    bands = found.reading.bands
     name, sources = dataset or (cfg.name if cfg else ""), []
     for part, split in zip(PARTS, splits, strict=True):
         with data.split_of(f"--{part}_split"):
             place = data_dir or (cfg.data_dir if cfg else "")
-            sources.append(data.open_source(name, place, split, classes=classes))
+            sources.append(data.open_source(name, place, split, classes=classes, bands=bands))
     if len(sources) == 2 and all(set(source.spec) == {"label"} for source in sources):
         return list(joined(*sources))
     return sources

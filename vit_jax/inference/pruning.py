@@ -80,7 +80,8 @@ def scores(
     cfg = check(trained)
     objective, reading = _objective(trained, cfg), cfg.data
     split = reading.train_split
-    source = data.open_source(reading.name, reading.data_dir, split, classes=reading.classes)
+    how = {"classes": reading.classes, "bands": reading.bands}
+    source = data.open_source(reading.name, reading.data_dir, split, **how)
     count = min(examples, len(source))
     chosen = np.random.default_rng(seed).choice(len(source), count, replace=False)
     sample = Sample(source, np.sort(chosen).astype(np.int32))

@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
+from vit_jax.data import normalize
 from vit_jax.errors import UserError
 
 _SLACK = 0.25  # of the normalised range, on either side: cubic resizing overshoots
@@ -24,6 +25,7 @@ def as_input(
     std: Sequence[float],
     *,
     normalised: bool = False,
+    dtype: str = "uint8",
 ) -> Array:
     """Return a batch as uint8 pixels or as normalised floats; what is neither is refused.
 
@@ -36,6 +38,8 @@ def as_input(
         shape: (H, W, C) of the model.
         mean, std: of the model, one value or C.
         normalised: take floats as they are.
+        dtype: of the pixels of a model of bands (docs/channels.md): uint16, of 0 to 65535; or
+            float32, in the unit of its data, which are normalised here.
 
     Raises UserError: no array, another shape or dtype, values that are no pixels and not
         normalised, integers that are said to be.
@@ -55,12 +59,14 @@ def as_input(
             hint = "; channels come last here: transpose by (0, 2, 3, 1)"
         raise UserError(f"images of shape {found}: the model takes (B, {want}){hint}; {_ANY_IMAGE}")
     traced = isinstance(images, Tracer)
+    if dtype == "float32" and not normalised:
+        return normalize(jnp.asarray(images, jnp.float32), tuple(mean), tuple(std))
     if jnp.issubdtype(images.dtype, jnp.floating):
         images = images if isinstance(images, jax.Array) else _float(images)
         if not (normalised or traced or not images.size):
             _check_normalised(images, mean, std)
         return images
-    pixels = images if images.dtype == jnp.uint8 else _as_bytes(images, traced)
+    pixels = images if images.dtype == jnp.dtype(dtype) else _as_pixels(images, traced, dtype)
     if normalised:
         raise UserError(
             f"normalised=True, but images of {images.dtype} are pixels; leave it out: the model "
@@ -85,7 +91,8 @@ def as_numpy(images: Any) -> np.ndarray:
 
 def as_pixels(images: np.ndarray) -> np.ndarray:
     """Return an array of integers as uint8; raises UserError: another dtype, or no values of it."""
-    return images if images.dtype == np.uint8 else np.asarray(_as_bytes(images, traced=False))
+    kind = "uint8"
+    return images if images.dtype == kind else np.asarray(_as_pixels(images, False, kind))
 
 
 def _float(images: np.ndarray) -> Array:
@@ -93,8 +100,8 @@ def _float(images: np.ndarray) -> Array:
     return jnp.asarray(images.astype(np.float32) if images.dtype == np.float64 else images)
 
 
-def _as_bytes(images: Any, traced: bool) -> Any:
-    """Return integers as uint8."""
+def _as_pixels(images: Any, traced: bool, dtype: str) -> Any:
+    """Return integers as uint8, or as uint16."""
     kind = images.dtype
     if not jnp.issubdtype(kind, jnp.integer) or kind == jnp.int8:
         raise UserError(f"images of {kind} have no pixels; {_AS_PIXELS}")
@@ -102,9 +109,11 @@ def _as_bytes(images: Any, traced: bool) -> Any:
         raise UserError(f"images of {kind}, inside a traced function; {_AS_PIXELS}")
     if images.size:
         low, high = int(images.min()), int(images.max())
-        if low < 0 or high > 255:
-            raise UserError(f"images of {kind} from {low} to {high}, not 0 to 255; {_AS_PIXELS}")
-    return images.astype(np.uint8)
+        white = np.iinfo(dtype).max
+        if low < 0 or high > white:
+            is_off = f"images of {kind} from {low} to {high}, not 0 to {white}"
+            raise UserError(f"{is_off}; {_AS_PIXELS}")
+    return images.astype(dtype)
 
 
 def _check_normalised(images: Array, mean: Sequence[float], std: Sequence[float]) -> None:

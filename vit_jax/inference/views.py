@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Num
 from PIL import Image
 
 from vit_jax import models
 from vit_jax.data import evaluation_view, is_native
+from vit_jax.data.images import bands
 from vit_jax.data.images.header import MAX_BYTES
 from vit_jax.data.stream.native import as_rows, native_view
 from vit_jax.errors import UserError, shown
@@ -28,9 +29,10 @@ _AHEAD = 2  # batches that are decoded before they are wanted
 
 
 def check_channels(trained: Trained) -> None:
-    """Raise UserError for a model of other images than grey or RGB."""
-    if trained.channels not in (1, 3):
-        raise UserError(f"the model takes {trained.channels} channels; images have 1 or 3")
+    """Raise UserError for a model of other images than grey or RGB whose bands nobody has named."""
+    if trained.channels not in (1, 3) and not trained.reading.bands:
+        takes = f"the model takes {trained.channels} channels; images have 1 or 3"
+        raise UserError(f"{takes}, and only a run says which bands are read (data.bands)")
 
 
 def read_view(trained: Trained, source: Source) -> np.ndarray | str:
@@ -67,12 +69,14 @@ def as_batch(
 ) -> dict[str, np.ndarray]:
     """Put what the model sees of images, by their rows, into a batch of `count`; others are zero.
 
-    Returns "image" [count, H, W, C] uint8; of images of any size rows of patches and their grids.
+    Returns "image" [count, H, W, C] uint8, of bands in the data's dtype; of images of any size rows
+    of patches and their grids.
     """
     if is_native(trained.transform):
         length = trained.transform.lengths[0]
-        return as_rows(views, count, length, native_patch(trained), trained.channels)
-    image = np.zeros((count, *trained.image_size, trained.channels), np.uint8)
+        patch = native_patch(trained)
+        return as_rows(views, count, length, patch, trained.channels, trained.dtype)
+    image = np.zeros((count, *trained.image_size, trained.channels), trained.dtype)
     for row, view in views.items():
         image[row] = view
     return {"image": image}
@@ -87,9 +91,16 @@ def is_one(images: Any) -> bool:
     return getattr(images, "ndim", 0) in (2, 3)
 
 
-def _read(trained: Trained, source: Any) -> UInt8[np.ndarray, "H W C"]:
+def picture(trained: Trained, view: np.ndarray) -> np.ndarray:
+    """Return what is shown of what a model sees, grey or RGB; of bands, those of the run."""
+    return bands.picture(view, trained.reading.bands_shown) if trained.reading.bands else view
+
+
+def _read(trained: Trained, source: Any) -> Num[np.ndarray, "H W C"]:
     channels, reading = trained.channels, trained.reading
     if isinstance(source, Image.Image):
+        if reading.bands:
+            raise UserError("image: Pillow keeps no bands; give the file, its bytes or an array")
         return read_pillow(source, channels, reading)
     if hasattr(source, "read"):
         source = _contents(source)
@@ -99,7 +110,8 @@ def _read(trained: Trained, source: Any) -> UInt8[np.ndarray, "H W C"]:
         return read_image(
             source if isinstance(source, (str, bytes)) else Path(source), channels, reading
         )
-    return _as_image(as_numpy(source), channels)
+    found = as_numpy(source)
+    return _as_bands(found, trained) if reading.bands else _as_image(found, channels)
 
 
 def _contents(file: Any) -> bytes:
@@ -115,7 +127,14 @@ def _contents(file: Any) -> bytes:
     return data
 
 
-def _as_image(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
+def _as_bands(image: np.ndarray, trained: Trained) -> Num[np.ndarray, "H W C"]:
+    if image.ndim != 3 or image.shape[2] != trained.channels or image.dtype != trained.dtype:
+        what = f"an array of {image.dtype} {image.shape} is no image for this model"
+        raise UserError(f"{what}; it takes {trained.dtype} (H, W, {trained.channels})")
+    return image
+
+
+def _as_image(image: np.ndarray, channels: int) -> Num[np.ndarray, "H W C"]:
     if image.ndim == 2 and channels == 1:
         image = image[..., None]
     what = f"an array of {image.dtype} {image.shape} is no image for this model"

@@ -45,6 +45,8 @@ class ObjectiveConfig:
             runs and verbs take of the run.
         scores_images: single images have a loss, for evaluations.
         embeds_texts: it puts images and texts in one space, for evaluations.
+        predicts: what it says of every pixel, by the names of predictors.
+        target: the `TargetKind` that it learns from; "" for none.
         gives_numbers: the head's outputs are numbers, one for each that the dataset has, and no
             classes.
     """
@@ -54,6 +56,8 @@ class ObjectiveConfig:
     needs_average: ClassVar[bool] = False
     scores_images: ClassVar[bool] = True
     embeds_texts: ClassVar[bool] = False
+    predicts: ClassVar[tuple[str, ...]] = ()
+    target: ClassVar[str] = ""
     gives_numbers: ClassVar[bool] = False
 
     @property
@@ -66,8 +70,18 @@ class ObjectiveConfig:
         """The loss that the logits are trained with; None for an objective without logits."""
         return None
 
+    @property
+    def pixel_head(self) -> Any:
+        """What stands beside the encoder where every pixel counts; None for nothing."""
+        return None
+
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError, one line that names the field, for values that exclude each other."""
+
+    def with_classes(self, num_classes: int) -> "ObjectiveConfig":
+        """Return the settings for a dataset of K classes, where they leave that number to it."""
+        del num_classes
+        return self
 
     def check_source(self, source: Source, allowed: int = 0) -> None:
         """Check that the opened training split has what the objective learns.

@@ -13,7 +13,7 @@ from typing import Any
 import einops
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt8
+from jaxtyping import Array, Bool, Float, Float32, Int32, Key, Shaped
 
 from vit_jax import models
 from vit_jax.cost.flops import count, train_flops
@@ -77,12 +77,14 @@ def training_keys(rng: Key[Array, ""], size: int) -> Key[Array, " B"]:
     return jax.vmap(functools.partial(jax.random.fold_in, rng))(jnp.arange(size))
 
 
-def image_keys(image: UInt8[Array, "B H W C"]) -> Key[Array, " B"]:
+def image_keys(image: Shaped[Array, "B H W C"]) -> Key[Array, " B"]:
     """Return a key for each image, by its pixels alone.
 
     An evaluation that draws by it gives the same in batches of any size, on any mesh.
     """
-    flat = image.reshape(image.shape[0], -1).astype(jnp.uint32)
+    is_float = jnp.issubdtype(image.dtype, jnp.floating)
+    bits = jax.lax.bitcast_convert_type(image, jnp.uint32) if is_float else image
+    flat = bits.reshape(image.shape[0], -1).astype(jnp.uint32)
     odd = 2 * jnp.arange(flat.shape[1], dtype=jnp.uint32) + 1
     sums = (flat * odd[None]).sum(axis=1, dtype=jnp.uint32)
     return jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(sums)

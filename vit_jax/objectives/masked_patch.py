@@ -60,8 +60,10 @@ class MaskedPatchConfig(ObjectiveConfig):
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for shares that are more than all, or a model without tokens."""
-        del data
         hiding.check(model, "masked patch prediction")
+        if data.bands and self.target is not PatchTarget.PIXELS:
+            what = f"objective.target={self.target} is of colours, which data.bands are not"
+            raise UserError(f"{what}; set pixels", field="objective.target")
         hiding.counted(model, self.share, "objective.share")
         if self.masked + self.swapped > 1:
             sums = f"objective.masked={self.masked} and objective.swapped={self.swapped}"

@@ -146,7 +146,9 @@ def _begun(given: Mapping[str, str], ref: str) -> Config | None:
 def _count(given: Mapping[str, str]) -> int:
     usual = DataConfig()
     name, directory = given["data.name"], given.get("data.data_dir", usual.data_dir)
-    source = data.open_source(name, directory, given.get("data.train_split", usual.train_split))
+    bands = tuple(filter(None, given.get("data.bands", "").split(",")))
+    split = given.get("data.train_split", usual.train_split)
+    source = data.open_source(name, directory, split, bands=bands)
     return len(source)
 
 

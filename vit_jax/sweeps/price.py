@@ -92,7 +92,7 @@ def _num_examples(cfg: Config) -> tuple[int, bool]:
 @functools.lru_cache
 def _length(cfg: DataConfig) -> int:
     split = cfg.name, cfg.data_dir, cfg.train_split
-    return len(data.open_source(*split, cache=False, classes=cfg.classes))
+    return len(data.open_source(*split, cache=False, classes=cfg.classes, bands=cfg.bands))
 
 
 class _OfImage(NamedTuple):

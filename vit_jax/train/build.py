@@ -53,6 +53,7 @@ class Parts:
         gradients: how many each of them takes: 2 with a climb (`optim.make_climb`), else 1.
         shards: `mesh.reproducible`.
         abstract: the state's shapes and dtypes.
+        constant: makes frozen parameters constants to the loss; None if none is frozen.
     """
 
     objective: Objective
@@ -63,6 +64,7 @@ class Parts:
     gradients: int
     shards: int
     abstract: TrainState
+    constant: Callable[[PyTree], PyTree] | None
 
     @property
     def frozen(self) -> PyTree:
@@ -90,6 +92,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     settings = optim.also_frozen(cfg.optim, cfg.objective.locked)
     tx, schedule = optim.make_optimizer(settings, params, plan.clock, models.growth(cfg.model))
     climb = optim.make_climb(settings, params, plan.clock)
+    constant = optim.make_constant(cfg.optim, params)
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
     init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     decay = cfg.ema_decay
@@ -105,19 +108,17 @@ def build(cfg: Config, num_examples: int) -> Parts:
         reduce_dtype=cfg.reduce_dtype,
         climb=climb,
         shards=cfg.mesh.reproducible,
+        constant=constant,
     )
     each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
     programs = [Program(one, make_step(one)) for one in each]
-    around = functools.partial(make_state, tx=tx, **kept)
-    abstract = jax.eval_shape(
-        lambda params, state, key, own: around(params, state, key, objective=own),
-        params,
-        model_state,
-        key,
-        own,
-    )
+
+    def around(params: PyTree, model_state: PyTree, key: jax.Array, own: PyTree) -> TrainState:
+        return make_state(params, model_state, key, tx, objective=own, **kept)
+
+    abstract = jax.eval_shape(around, params, model_state, key, own)
     gradients, shards = 2 if climb else 1, cfg.mesh.reproducible
-    return Parts(objective, plan, schedule, init, programs, gradients, shards, abstract)
+    return Parts(objective, plan, schedule, init, programs, gradients, shards, abstract, constant)
 
 
 def make_objective(cfg: Config, clock: Clock) -> Objective:
@@ -187,10 +188,13 @@ def example_flops(parts: Parts) -> int:
     It is the mean over the draws of `models.patch_sizes`.
     """
     variables = {"params": parts.params, **parts.abstract.model_state}
-    found = []
-    for side in patch_sizes.draws(parts.objective.model):
-        found.append(parts.objective.of_patch(side).flops(variables))
-    return sum(found) // len(found) * parts.gradients
+    each = [parts.objective.of_patch(side) for side in patch_sizes.draws(parts.objective.model)]
+    found = sum(one.flops(variables) for one in each)
+    if parts.constant is not None:
+        from vit_jax.train.adapted import saved_flops  # late: most runs freeze nothing
+
+        found -= sum(saved_flops(one.model, parts.constant, variables) for one in each)
+    return found // len(each) * parts.gradients
 
 
 def open_train(cfg: Config) -> data.Source:
@@ -200,10 +204,12 @@ def open_train(cfg: Config) -> data.Source:
     """
     name, split, directory = cfg.data.name, cfg.data.train_split, cfg.data.data_dir
     flag = setting("config.data.train_split")
-    how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "captions": texts.needed(cfg)}
+    how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "bands": cfg.data.bands}
+    how |= {"captions": texts.needed(cfg), "target": cfg.objective.target}
     with waiting.said(f"opening {name}"), data.split_of(flag):
         source = texts.tokenized(cfg, data.open_source(name, directory, split, **how))
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
+    data.check_bands(source, cfg.data, cfg.model.channels)
     cfg.objective.check_source(source, cfg.data.max_broken)
     config_lib.check_classes(cfg, source.num_classes)
     return source

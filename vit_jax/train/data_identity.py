@@ -17,7 +17,7 @@ from vit_jax.checkpoints.manifest import raising_inaccessible
 from vit_jax.config.tree import Config
 from vit_jax.data import account
 from vit_jax.data.sources import look, partition
-from vit_jax.data.sources.base import account_of
+from vit_jax.data.sources.base import account_of, bands_of
 from vit_jax.process import waiting
 from vit_jax.storage import files
 
@@ -160,9 +160,10 @@ def write_splits(name: str, source: data.Source, path: Path) -> None:
     sources: dict[str, Any] = {}
     captioned = data.has_captions(source)
     captions = data.Captions.NEEDED if captioned else data.Captions.UNREAD
+    how = {"captions": captions, "bands": bands_of(source)}
     for split in partition.SPLITS:
         with contextlib.suppress(data.SplitError):  # of classes of one or two images
-            sources[split] = data.open_source(name, split=split, captions=captions)
+            sources[split] = data.open_source(name, split=split, **how)
     of_source = getattr(source, "columns", tuple)() or ("path", "label")
     columns = (*of_source, *(["captions"] if captioned else []), "split")
     lines = [(*row, split) for split, each in sources.items() for row in each.rows()]

@@ -36,7 +36,7 @@ def abstract_batch(
 
         shapes = batch_shapes(cfg.data, objective.views, fields)
         return {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
-    of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
+    of_one = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in objective.views.items()}
     of_one |= {name: spec[name] for name in objective.fields}
     of_one |= objective.rows
     return {name: jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for name, x in of_one.items()}

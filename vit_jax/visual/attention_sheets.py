@@ -9,12 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num, UInt8
 
 from vit_jax.errors import UserError, shown
 from vit_jax.figures import plots as figures
 from vit_jax.figures.contact_sheet import Tile, colors, overlay, render, spaced, spread, write
 from vit_jax.inference import Trained, probabilities
+from vit_jax.inference.views import picture
 from vit_jax.visual.attention import HeadMaps, head_maps
 from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 
@@ -33,7 +34,7 @@ class Choice(NamedTuple):
 
 def write_sheets(
     trained: Trained,
-    images: Iterable[tuple[str, UInt8[np.ndarray, "H W C"]]],
+    images: Iterable[tuple[str, Num[np.ndarray, "H W C"]]],
     out: Path,
     choice: Choice,
 ) -> Iterator[str]:
@@ -52,7 +53,7 @@ def write_sheets(
         other = extra_rollout(trained.model, seen)
         output, heat, seen, other = jax.device_get((output, heat, seen, other))
         layers = head_maps(trained.model, trained.variables["params"], seen, view.shape[:2])
-        image = enlarged(view)
+        image = enlarged(picture(trained, view))
         first = [
             Tile(image, shown(Path(name).name)),
             Tile(overlay(image, heat[0]), _top(trained, output.logits)),

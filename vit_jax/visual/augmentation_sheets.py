@@ -15,6 +15,7 @@ from vit_jax.config.tree import Config
 from vit_jax.data.augment import parse
 from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.config import is_on, mean_color
+from vit_jax.data.images import bands
 from vit_jax.data.images.ops import Operation
 from vit_jax.data.sources.base import Example, Labelled, digest_of
 from vit_jax.errors import UserError
@@ -102,7 +103,11 @@ def _read_files(files: Sequence[str]) -> Examples:
 def _open(cfg: Config) -> data.Source:
     try:
         return data.open_source(
-            cfg.data.name, cfg.data.data_dir, cfg.data.train_split, classes=cfg.data.classes
+            cfg.data.name,
+            cfg.data.data_dir,
+            cfg.data.train_split,
+            classes=cfg.data.classes,
+            bands=cfg.data.bands,
         )
     except UserError as error:
         raise UserError(f"{error} (or take files instead: --images FILE ...)") from error
@@ -167,9 +172,15 @@ def _transform_sheet(
         for name, view in views.items():
             draws = batch[name].reshape(-1, *view.size, view.channels)[:count]
             word = "draw" if _is_one(views) else name
-            row = [Tile(image, f"{examples.class_names[i]}, as evaluated")]
-            rows.append(row + [Tile(draw, f"{word} {j}") for j, draw in enumerate(draws, 1)])
+            row = [Tile(_shown(cfg, image), f"{examples.class_names[i]}, as evaluated")]
+            rows.append(
+                row + [Tile(_shown(cfg, draw), f"{word} {j}") for j, draw in enumerate(draws, 1)]
+            )
     return render(rows, "\n".join(_titles(cfg, views)))
+
+
+def _shown(cfg: Config, image: np.ndarray) -> np.ndarray:
+    return bands.picture(image, cfg.data.bands_shown) if cfg.data.bands else image
 
 
 def _is_one(views: Mapping[str, data.View]) -> bool:
@@ -244,7 +255,10 @@ def _batch_sheet(
         arrays = {key: batch[key] for key in ("image", "label")}
         seen = prepare(arrays, jax.random.fold_in(jax.random.key(cfg.seed), step))
         images = np.asarray(seen["image"], np.float32) * settings.std + settings.mean
-        images = np.clip(np.rint(255 * images), 0, 255).astype(np.uint8)
+        if settings.bands:
+            images = [_shown(cfg, each) for each in images]
+        else:
+            images = np.clip(np.rint(255 * images), 0, 255).astype(np.uint8)
         captions = [_shares(source, target) for target in np.asarray(seen["targets"])]
         rows.append(list(map(Tile, images, captions)))
     title = f"batches of {count} as the step sees them, one a row; data.mix: "

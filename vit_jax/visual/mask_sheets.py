@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import UInt8
 
-from vit_jax.data.sources.masks import IGNORED
+from vit_jax.data.sources.dense.masks import IGNORED
 from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.figures.plots import COLOURS
 from vit_jax.inference.dense_probing import Shown

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Num, UInt8
 
 from vit_jax import objectives, trees, weights
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError, shown
 from vit_jax.figures.contact_sheet import Tile, render, write
 from vit_jax.inference.trained import Trained
+from vit_jax.inference.views import picture
 from vit_jax.objectives import Mae, MaeConfig
 from vit_jax.weights.layout import Own
 
@@ -22,7 +23,7 @@ _MOST = 12  # images of a sheet
 
 
 def write_sheet(
-    trained: Trained, images: Iterable[tuple[str, UInt8[np.ndarray, "H W C"]]], out: Path
+    trained: Trained, images: Iterable[tuple[str, Num[np.ndarray, "H W C"]]], out: Path
 ) -> Iterator[str]:
     """Write reconstructions.png: a row of three for each of the first images.
 
@@ -41,9 +42,9 @@ def write_sheet(
         share = objective.cfg.share
         rows.append(
             [
-                Tile(view, shown(Path(name).name)),
-                Tile(_pixels(masked), f"{share:.0%} hidden"),
-                Tile(_pixels(filled), "predicted there"),
+                Tile(picture(trained, view), shown(Path(name).name)),
+                Tile(_pixels(trained, masked), f"{share:.0%} hidden"),
+                Tile(_pixels(trained, filled), "predicted there"),
             ]
         )
     if rows:
@@ -74,5 +75,7 @@ def _read(objective: Mae, trained: Trained) -> Any:
     return variables
 
 
-def _pixels(image: jax.Array) -> UInt8[np.ndarray, "H W C"]:
+def _pixels(trained: Trained, image: jax.Array) -> UInt8[np.ndarray, "H W C"]:
+    if trained.reading.bands:
+        return picture(trained, np.asarray(image)[0])
     return (np.asarray(image)[0].clip(0, 1) * 255).round().astype(np.uint8)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Num
 
 from vit_jax import models
 from vit_jax.data import normalize
@@ -19,7 +19,7 @@ _CAM = "class activation map"
 Grid = tuple[int, int]
 Seen = Mapping[str, jax.Array]
 Map = Float[Array, "B rows columns"]
-Saliency = Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map]]
+Saliency = Callable[[Num[Array, "B H W C"]], tuple[Output, Map]]
 
 
 def method(cfg: ModelConfig) -> str:
@@ -59,7 +59,7 @@ def make_saliency(trained: Trained) -> Saliency:
 
 def make_inspection(
     trained: Trained,
-) -> Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map, Seen]]:
+) -> Callable[[Num[Array, "B H W C"]], tuple[Output, Map, Seen]]:
     """Return images -> (output, map, all that `models.captured` records): `make_saliency` and more.
 
     Raises UserError: a model of whose tokens no map can be made.
@@ -79,8 +79,8 @@ def _make_inspect(trained: Trained) -> Callable[[Any, jax.Array], tuple[Output, 
     module = models.create(cfg)
 
     def inspect(variables: Any, image: jax.Array) -> tuple[Output, Map, Seen]:
-        if image.dtype != jnp.uint8:
-            raise UserError(f"images of {image.dtype}: a map is made of uint8 pixels")
+        if image.dtype != trained.dtype:
+            raise UserError(f"images of {image.dtype}: a map is made of {trained.dtype} pixels")
         normal = normalize(image, trained.mean, trained.std)
         output, seen = models.captured(module, variables, normal)
         size = image.shape[1], image.shape[2]

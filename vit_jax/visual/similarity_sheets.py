@@ -22,6 +22,7 @@ from vit_jax.figures.contact_sheet import Tile, colors, overlay, render, spread,
 from vit_jax.inference import pairs
 from vit_jax.inference.pairs import Pair
 from vit_jax.inference.trained import Trained
+from vit_jax.inference.views import picture
 from vit_jax.models import ModelConfig, Output, ViTConfig, two_towers
 from vit_jax.models.base import compute_dtype
 from vit_jax.models.layers.block import BlockConfig
@@ -51,7 +52,7 @@ def write_sheets(
     taken: set[str] = set()
     for name, view in images:
         whole, places = jax.device_get(look(view[None]))
-        heat, image = places[0] @ wanted, enlarged(view)
+        heat, image = places[0] @ wanted, enlarged(picture(trained, view))
         about = f"cosine {heat.min():.3f} to {heat.max():.3f}\nof the image {whole[0] @ wanted:.3f}"
         row = [
             Tile(image, terminal(shown(Path(name).name))),

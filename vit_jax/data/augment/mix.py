@@ -9,9 +9,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Key, Num, UInt8
+from jaxtyping import Array, Bool, Float, Float32, Key, Num, UInt8, UInt16
 
-from vit_jax.data.config import MixConfig, Partner, is_on
+from vit_jax.data.config import WHITE, MixConfig, Partner, PixelType, is_on
 from vit_jax.errors import UserError
 
 # Share of the image and height over width: timm's ranges, those of DeiT and all after it.
@@ -20,14 +20,20 @@ _ASPECT = (0.3, 1 / 0.3)
 _TRIES = 10
 _ROUNDING = 1e-5  # of two shares, whose sum is 1
 
+Pixels = UInt8[Array, "B H W C"] | UInt16[Array, "B H W C"] | Float32[Array, "B H W C"]
+Rows = UInt8[Array, "B L V"] | UInt16[Array, "B L V"] | Float32[Array, "B L V"]
+
 
 def normalize(
-    images: UInt8[Array, "B H W C"],
+    images: Pixels,
     mean: tuple[float, ...],
     std: tuple[float, ...],
     dtype: jnp.dtype | type = jnp.float32,
 ) -> Float[Array, "B H W C"]:
-    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values."""
+    """Return (images / white - mean) / std in float32, then cast; mean and std are 1 or C values.
+
+    White is 255, of 16 bits 65535; floats are in their own unit, and white is 1 (`config.WHITE`).
+    """
     for name, value in (("mean", mean), ("std", std)):
         if len(value) not in (1, images.shape[-1]):
             raise UserError(
@@ -36,11 +42,12 @@ def normalize(
             )
     shift = jnp.asarray(mean, jnp.float32).reshape(1, 1, 1, -1)
     scale = jnp.asarray(std, jnp.float32).reshape(1, 1, 1, -1)
-    return ((images.astype(jnp.float32) / 255 - shift) / scale).astype(dtype)
+    white = WHITE[PixelType(images.dtype.name)]
+    return ((images.astype(jnp.float32) / white - shift) / scale).astype(dtype)
 
 
 def normalize_rows(
-    rows: UInt8[Array, "B L V"],
+    rows: Rows,
     channels: int,
     mean: tuple[float, ...],
     std: tuple[float, ...],

@@ -16,7 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 import simplejpeg
-from jaxtyping import UInt8
+from jaxtyping import Float32, Shaped, UInt8, UInt16
 from PIL import Image
 
 from vit_jax.data.config import AS_SHOWN, Background, Reading
@@ -57,7 +57,7 @@ def pixels(
     return turned(found, header.orientation_of(image) if reading.upright else 1)
 
 
-def turned(pixels: UInt8[np.ndarray, "H W C"], turn: int) -> UInt8[np.ndarray, "P Q C"]:
+def turned(pixels: Shaped[np.ndarray, "H W C"], turn: int) -> Shaped[np.ndarray, "P Q C"]:
     """Bring pixels upright; `turn` is EXIF's number."""
     if turn == 1:
         return pixels
@@ -143,14 +143,17 @@ def decode(
     num_rows: int | None = None,
     turn: int = 0,
     name: Callable[[], str] = str,
-) -> UInt8[np.ndarray, "H W C"]:
+) -> UInt8[np.ndarray, "H W C"] | UInt16[np.ndarray, "H W C"] | Float32[np.ndarray, "H W C"]:
     """Decode an image to RGB (`channels` 3) or grey (1): the first of several frames.
+
+    Where the data are arrays of bands, `channels` of them are read as they are stored, in the dtype
+    of `reading` and whole: by `images.bands`.
 
     A JPEG of more than `image_header.MAX_PIXELS` comes at half its size.
 
     Args:
-        data: a JPEG, PNG, WebP or another of `image_header.FORMATS`.
-        channels: 1 or 3.
+        data: a JPEG, PNG, WebP or another of `image_header.FORMATS`; of bands as `bands.read` says.
+        channels: 1 or 3; of bands any, 0 as many as there are.
         reading: what becomes of transparent pixels and of the orientation.
         exact: JPEG: the accurate inverse DCT and chroma interpolation, for evaluation. The fast
             ones differ by a level or two in 255.
@@ -165,6 +168,10 @@ def decode(
     floats or 32-bit integers), or an image of more than `image_header.MAX_PIXELS` (of a JPEG four
     times as many).
     """
+    if reading.bands:
+        from vit_jax.data.images import bands  # late: most runs read pictures
+
+        return bands.read(data, channels, reading)
     turn = (turn or header.orientation(data)) if reading.upright else 1
     if data.startswith(header.JPEG):
         size = (min_size[1], min_size[0]) if turn > 4 else min_size

@@ -76,15 +76,20 @@ class Labelled:
 
     Attributes:
         account: of the whole dataset, all splits of it; None where nobody has counted.
+        target_kind: a `TargetKind`, of what `target(index)` gives; "" is none.
+        things: of a panoptic set, which classes are things; () is all.
     """
 
     account: Account | None = None
+    target_kind: str = ""
+    things: tuple[bool, ...] = ()
 
     class_names: tuple[str, ...]
     multi_label = False
     drawn = False
     is_remote = False  # whether a read waits for a network: many at a time
     has_captions = False  # whether `read` gives captions
+    bands: tuple[str, ...] = ()  # of images that are arrays, as it was opened with
     has_unknown = False  # whether a multi-hot label may say that it is not known
     numbers = False  # whether `read` gives "value"; `class_names` are then what each number is
     labels: Int32[np.ndarray, " M"] | None
@@ -141,6 +146,9 @@ class Wrapped(Labelled):
         self.has_unknown, self.numbers = has_unknown(source), gives_numbers(source)
         self.drawn, self.is_remote = source.drawn, is_remote(source)
         self.account, self.has_captions = account_of(source), has_captions(source)
+        self.target_kind = getattr(source, "target_kind", "")
+        self.things = getattr(source, "things", ())
+        self.bands = bands_of(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -176,6 +184,9 @@ class CachedSource(Wrapped):
     def captions(self, index: int) -> tuple[str, ...]:
         return captions_of(self._source, index)
 
+    def target(self, index: int) -> Any:
+        return target_of(self._source, index)
+
     def example_id(self, index: int) -> str:
         return self._source.example_id(index)
 
@@ -204,6 +215,9 @@ class Sample(Wrapped):
 
     def captions(self, index: int) -> tuple[str, ...]:
         return captions_of(self._source, int(self._chosen[index]))
+
+    def target(self, index: int) -> Any:
+        return target_of(self._source, int(self._chosen[index]))
 
     def example_id(self, index: int) -> str:
         return self._source.example_id(int(self._chosen[index]))
@@ -284,6 +298,11 @@ def is_remote(source: Source) -> bool:
     return getattr(source, "is_remote", False)
 
 
+def bands_of(source: Source) -> tuple[str, ...]:
+    """Return which bands of its images are read; () where they are pictures."""
+    return getattr(source, "bands", ())
+
+
 def account_of(source: Source) -> Account | None:
     """Return what its dataset holds and what of it is used, where that is known."""
     return getattr(source, "account", None)
@@ -316,6 +335,28 @@ def captions_of(source: Source, index: int) -> tuple[str, ...]:
     """Return an example's captions, without reading its image where the source can."""
     own = getattr(source, "captions", None)
     return own(index) if own else source.read(index)["captions"]
+
+
+def target_kind(source: Source) -> Any:
+    """Return the `TargetKind` of its examples' targets."""
+    from vit_jax.data.targets import TargetKind  # late: few runs have any
+
+    return TargetKind(getattr(source, "target_kind", ""))
+
+
+def target_of(source: Source, index: int) -> Any:
+    """Return an example's `Target`, in pixels of the upright image.
+
+    Raises UserError: the source has none; DataError: it cannot be read, or is of another size.
+    """
+    own = getattr(source, "target", None)
+    if own is None or not getattr(source, "target_kind", ""):
+        raise UserError(f"{source.name} has no masks, boxes or depth; {WITH_TARGETS} have some")
+    return own(index)
+
+
+# Names of datasets whose pixels have targets.
+WITH_TARGETS = "masks:, coco:, voc:, yolo:, depth:, parquet:, hf: and TFDS's datasets"
 
 
 def all_captions(source: Source) -> list[tuple[str, ...]]:

@@ -340,7 +340,12 @@ class _Example(NamedTuple):
     captions: tuple[str, ...] = ()
 
 
-def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> CsvSource:
+def open_csv(
+    name: str,
+    split: str,
+    captions: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
+) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
     Paths are relative to the file's folder, or all are addresses; that a bucket holds them is
@@ -375,7 +380,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
             row.cells["path"] = row.cells["path"].removeprefix(f"{root}/")
     if meant.is_one:
         _check_columns(rows, where)
-    examples = list(_examples(rows, root, where, caption, meant))
+    examples = list(_examples(rows, root, where, caption, meant, folders=bool(bands)))
     gone = [example for example in examples if not example.path]
     if 2 * len(gone) >= len(examples):
         more = f", nor are {len(gone) - 1:,} other files" if len(gone) > 1 else ""
@@ -391,7 +396,8 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
     used, doubled = _once([each for each in examples if each.path], class_of, where)
     empty = [("without a number", each.path) for each in used if meant.numbers and not each.label]
     used = [each for each in used if each.label or not meant.numbers]
-    used, unread, seen, told = _look(used, root, key := place if is_far else os.path.abspath(place))
+    key = place if is_far else os.path.abspath(place)
+    used, unread, seen, told = _look(used, root, key, bands)
     if not used:
         raise UserError(f"{where}: none of its {len(unread):,} images can be read ({unread[0][0]})")
     unread += empty
@@ -431,6 +437,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
         [labels[index] for index in chosen],
         drawn=not has_splits,
     )
+    source.bands = bands
     if of_row is not None:
         source.take_targets(of_row.labels.take(chosen))
     if caption:
@@ -462,7 +469,7 @@ def open_csv(name: str, split: str, captions: Captions = Captions.UNREAD) -> Csv
 
 
 def _look(
-    examples: list[_Example], root: Path | str, name: str
+    examples: list[_Example], root: Path | str, name: str, bands: tuple[str, ...]
 ) -> tuple[list[_Example], list[tuple[str, str]], list[Seen], list[str]]:
     """Return the rows whose images can be read, the others' (reason, path), what was seen, notes.
 
@@ -470,7 +477,13 @@ def _look(
     """
     if isinstance(root, str) and len(examples) > look.MOST_FAR:
         return examples, [], [], [look.believed(len(examples))]
-    found = look.examine(look.places_of(root, [each.path for each in examples]), name)
+    places = look.places_of(root, [each.path for each in examples])
+    if bands:
+        from vit_jax.data.sources import arrays  # late: most tables list pictures
+
+        found = arrays.examine(places, name, bands)
+    else:
+        found = look.examine(places, name)
     pairs = list(zip(examples, found, strict=True))
     unread = [(seen.why, each.path) for each, seen in pairs if seen.why]
     good = [(each, seen) for each, seen in pairs if not seen.why]
@@ -501,11 +514,18 @@ def _as_before(place: str, root: Path | str, where: str, split: str, draw: Split
 
 
 def _examples(
-    rows: Sequence[CsvRow], root: Path | str, where: str, caption: str, meant: several.Cells
+    rows: Sequence[CsvRow],
+    root: Path | str,
+    where: str,
+    caption: str,
+    meant: several.Cells,
+    *,
+    folders: bool = False,
 ) -> Iterator[_Example]:
     """Yield what each row says; without a path where there is no such file.
 
-    `caption` is the column of captions, "" for none; `meant` reads labels, or numbers.
+    `caption` is the column of captions, "" for none; `meant` reads labels, or numbers; with
+    `folders` an image may be one.
     """
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
     labels: dict[tuple[str, ...], str] = {}  # of a million rows few differ
@@ -518,7 +538,7 @@ def _examples(
             except ValueError as error:
                 raise UserError(f"{where}, line {line}: {error}") from None
         if isinstance(root, Path):
-            path = _there(root, cells["path"])
+            path = _there(root, cells["path"], folders)
             file = os.path.normpath(os.path.join(above, path)) if path else cells["path"]
         else:
             path = _HERE.sub(r"\1", cells["path"].strip().replace("\\", "/"))
@@ -536,19 +556,20 @@ def _captions(cell: str) -> tuple[str, ...]:
     return captions_lib.listed(cell).texts
 
 
-def _there(root: Path, given: str) -> str:
+def _there(root: Path, given: str, folders: bool) -> str:
     """Return the path by which a file is found, "" for none.
 
     It may have been written with Windows' separators, or with spaces, or accents otherwise than the
     file system has them.
     """
-    if (root / given).is_file():
+    is_there = Path.exists if folders else Path.is_file
+    if is_there(root / given):
         return given
     plain = given.strip()
     for text in (plain, plain.replace("\\", "/")):
         for form in ("NFC", "NFD"):
             path = unicodedata.normalize(form, text)
-            if path != given and (root / path).is_file():
+            if path != given and is_there(root / path):
                 return path
     return ""
 

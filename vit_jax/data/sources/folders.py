@@ -329,9 +329,13 @@ class FolderSource(Labelled):
         """Return an example's encoded image and its class id.
 
         Raises OSError or MissingError: there is no such file; RemoteError: the bucket does not
-        answer.
+        answer; ValueError: a band without a file.
         """
         path = self._path(index)
+        if self.bands:
+            from vit_jax.data.sources import arrays  # late: most folders hold pictures
+
+            return {"image": arrays.read(path, self.bands), "label": int(self.labels[index])}
         image = remote.read(path) if self.is_remote else read_file(path)
         return {"image": image, **self._target(index)}
 
@@ -367,8 +371,10 @@ class FolderSource(Labelled):
         return str(Path(self._root, path))
 
 
-def open_folder(path: str, split: str) -> FolderSource:
+def open_folder(path: str, split: str, bands: tuple[str, ...] = ()) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
+
+    With `bands` (`DataConfig.bands`) images are arrays, or folders with a file for each band.
 
     What the folder means `arrange` decides: folders of classes in folders of splits, of any
     names; folders of classes alone, or images alone, whose splits are those of `partition`, and
@@ -386,14 +392,14 @@ def open_folder(path: str, split: str) -> FolderSource:
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
     if remote.is_remote(path):
-        return _open(RemoteFolder.open(path), split, draw)
+        return _open(RemoteFolder.open(path), split, draw, bands)
     try:
-        return _open(Path(os.path.expanduser(path)), split, draw)
+        return _open(Path(os.path.expanduser(path)), split, draw, bands)
     except OSError as error:
         raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
 
 
-def _open(root: Folder, split: str, draw: SplitDraw) -> FolderSource:
+def _open(root: Folder, split: str, draw: SplitDraw, bands: tuple[str, ...] = ()) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
     if not root.is_dir():
         check_no_archive(str(root))
@@ -401,8 +407,8 @@ def _open(root: Folder, split: str, draw: SplitDraw) -> FolderSource:
         what = f"{where} is a file, and no folder" if is_file else f"no folder {where!r}"
         raise UserError(f"{what}; {_expected(where)}")
     found = look.kept(
-        (str(root), where, draw, split if draw.rules == 1 else ""),
-        lambda: _read(root, where, split, draw),
+        (str(root), where, draw, split if draw.rules == 1 else "", bands),
+        lambda: _read(root, where, split, draw, bands),
     )
     if not found.drawn:
         check_no_seed(draw.seed, where)
@@ -429,6 +435,7 @@ def _open(root: Folder, split: str, draw: SplitDraw) -> FolderSource:
         drawn=found.drawn,
     )
     source.account, source.left_out = found.account, found.left_out
+    source.bands = bands
     return source
 
 
@@ -452,11 +459,18 @@ class _Reading(NamedTuple):
     left_out: list[tuple[str, str]] = []  # noqa: RUF012  (never changed)
 
 
-def _read(root: Folder, where: str, split: str, draw: SplitDraw) -> _Reading:
+def _read(
+    root: Folder, where: str, split: str, draw: SplitDraw, bands: tuple[str, ...]
+) -> _Reading:
     if draw.rules == 1:
         return _arranged(list_images(root, where, split), draw, {})
     listing, name = list_all(root), where_name(root)
     place = root if isinstance(root, Path) else str(root)
+    if bands:
+        from vit_jax.data.sources import arrays  # late: most folders hold pictures
+
+        arrays.check_place(str(root), bands)
+        listing = arrays.grouped(listing, bands)
     others = [*listing.others, *_unnamed(root, listing)]
     if not listing.images:
         counts = account.left_out(others)
@@ -472,10 +486,12 @@ def _read(root: Folder, where: str, split: str, draw: SplitDraw) -> _Reading:
     else:
         facts = {f.path: f for f in root.below} if isinstance(root, RemoteFolder) else {}
         places = look.places_of(place, listing.images)
-        seen = dict(zip(listing.images, look.examine(places, name, facts), strict=True))
+        found = arrays.examine(places, name, bands) if bands else look.examine(places, name, facts)
+        seen = dict(zip(listing.images, found, strict=True))
     bad = {path: each.why for path, each in seen.items() if each.why}
     layout = arrange(listing.images, listing.folders, where, {*bad})
-    notes += [*layout.notes, *_twins(layout), *_copies(layout, seen, place, name)]
+    twins = () if bands else _twins(layout)
+    notes += [*layout.notes, *twins, *_copies(layout, seen, place, name)]
     outside = {path for _, path in layout.left_out}
     others += layout.left_out
     others += [(why, path) for path, why in bad.items() if path not in outside]

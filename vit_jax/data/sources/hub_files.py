@@ -5,6 +5,7 @@ Which files are which split stands in the head of its README.md, if anywhere, el
 https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,12 @@ from vit_jax.storage import remote
 _MOST = 1 << 22  # bytes of a card
 
 
-def open_hf(name: str, split: str, captions: Captions = Captions.UNREAD) -> Source:
+def open_hf(
+    name: str,
+    split: str,
+    captions: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
+) -> Source:
     """Open one split of a dataset's Parquet or tar files, "USER/NAME?config=NAME".
 
     More options are those of `parquet_files.open_parquet` and `tar_files.open_tar`. A revision
@@ -51,7 +57,9 @@ def open_hf(name: str, split: str, captions: Captions = Captions.UNREAD) -> Sour
         raise UserError(f"{where} has {has}{other}")
     of_file = dict(zip((file.path for file in files), names, strict=True))
     kept, notes = shards.complete(files, where, exact=False)
-    open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
+    open_shards = tar_files.open_shards
+    if ends != {"tar"}:
+        open_shards = functools.partial(parquet_files.open_shards, bands=bands)
     told = _told(root, card, config)
     splits = [of_file[file.path] for file in kept]
     said = (*notes, *said)

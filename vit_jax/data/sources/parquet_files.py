@@ -10,6 +10,7 @@ import collections
 import concurrent.futures
 import functools
 import io
+import math
 import re
 import sys
 import threading
@@ -44,7 +45,7 @@ _MAX_TEXT = 64 << 20  # of their captions, which are read and kept by themselves
 _THREADS = 16
 _AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
-_OWN = ("_footers", "_held", "_texts", "_seen", "_again")  # of a process
+_OWN = ("_footers", "_held", "_texts", "_others", "_seen", "_again")  # of a process
 
 
 class Columns(NamedTuple):
@@ -56,12 +57,13 @@ class Columns(NamedTuple):
     targets: tuple[str, ...] = ()  # columns of numbers, in place of a label
 
 
-def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
+def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = False) -> Columns:
     """Choose the columns of an open `pyarrow.parquet.ParquetFile`.
 
     The image is the column that the Hub's metadata calls one, else a struct with bytes, else a
-    binary column; the label is the one that the metadata calls a ClassLabel, else one of a usual
-    name. If several fit, "image" and "label" are taken, else `chosen` must name them.
+    binary column, else with `arrays` one of lists of lists; the label is the one that the metadata
+    calls a ClassLabel, else one of a usual name. If several fit, "image" and "label" are taken,
+    else `chosen` must name them.
 
     Raises UserError: no column of images, several that fit or disagree, none of the name chosen, or
     one that holds no labels.
@@ -76,9 +78,11 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     ]
     binary = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
     plain = [n for n in binary if n not in LABELS] or binary
+    nested = [n for n, k in kinds.items() if arrays and _depth(k) > 1]
     marked = [name for name in (*structs, *plain) if named[name] == "Image"]
     given = chosen.get("image", "")
-    image = _one("image", given, marked or structs or plain, [*structs, *plain], where)
+    fit = marked or structs or plain or nested
+    image = _one("image", given, fit, [*structs, *plain, *nested], where)
     words = [
         n
         for n, k in kinds.items()
@@ -104,6 +108,34 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
     path = f"{image}.bytes" if image in structs else image
     return Columns(path, label, several_columns.classes(features, label), targets)
+
+
+def _depth(kind: Any) -> int:
+    """Return how many lists of numbers lie in one another."""
+    import pyarrow.types as types
+
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    return depth if types.is_integer(kind) or types.is_floating(kind) else 0
+
+
+def _array_of(value: Any) -> bytes:
+    """Return lists of lists of numbers, a scalar of pyarrow's, as the bytes of an array.
+
+    Raises ValueError: rows of several lengths, or none at all.
+    """
+    from vit_jax.data.images.bands import as_file
+
+    depth, flat, shape = _depth(value.type), value.values, [len(value.values)]
+    for _ in range(depth - 1):
+        inside = flat.flatten()
+        shape.append(len(inside) // max(len(flat), 1))
+        flat = inside
+    numbers = flat.to_numpy(zero_copy_only=False)
+    if numbers.size != math.prod(shape):
+        raise ValueError("lists of several lengths, which are no array")
+    return as_file(numbers.reshape(shape))
 
 
 def captions(opened: Any, chosen: Mapping[str, str], where: str, wanted: Captions) -> str:
@@ -163,7 +195,8 @@ def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray
     that is none, in the words of `names.label_of`. `place` is the file in messages.
     """
     paths = [opened.schema.column(i).path for i in range(len(opened.schema.names))]
-    lacking = {columns.image, columns.label, *columns.targets} - {*paths, ""}
+    lacking = {columns.image, columns.label, *columns.targets}
+    lacking -= {*paths, *opened.schema_arrow.names, ""}
     lacking -= {columns.label} if several_columns.is_list(opened, columns.label) else set()
     if (
         lacking
@@ -289,6 +322,7 @@ class ParquetSource(shards.ShardSource):
         self._again = 0
         self._held = RowGroups(self._load)
         self._texts = RowGroups(self._load_captions, _MAX_TEXT)
+        self._others: dict[str, RowGroups] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
@@ -314,10 +348,46 @@ class ParquetSource(shards.ShardSource):
         """Return an example's captions; raises DataError as `read`."""
         return captions_lib.listed(self._value(self._texts, index)).texts
 
+    @property
+    def schema(self) -> Any:
+        """The columns of the first file, a pyarrow Schema."""
+        return _open(self._files[0]).schema_arrow
+
+    @property
+    def files(self) -> tuple[remote.FileInfo, ...]:
+        """The files of the split."""
+        return self._files
+
+    @property
+    def image_column(self) -> str:
+        """The column of the images."""
+        return self._columns.image.partition(".")[0]
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """The Hub's description of each column, {} where others wrote the files."""
+        return several_columns.features(_open(self._files[0]))
+
+    def place(self, index: int) -> tuple[str, int]:
+        """Return the file of an example, and its row there."""
+        group, row = self._find(index)
+        file = int(self._groups[group, 0])
+        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
+        return self._files[file].path, row - first
+
+    def value(self, column: str, index: int) -> Any:
+        """Return what another column has of an example; raises DataError as `read`."""
+        if column not in self._others:
+            self._others[column] = RowGroups(functools.partial(self._column, name=column))
+        return self._value(self._others[column], index)
+
     def _value(self, held: "RowGroups", index: int) -> Any:
         group, row = self._find(index)
         try:
-            return held.get(group)[row - int(self._groups[group, 2])].as_py()
+            found = held.get(group)[row - int(self._groups[group, 2])]
+            if self.bands and held is self._held and found.is_valid and _depth(found.type) > 1:
+                return _array_of(found)
+            return found.as_py()
         except remote.RemoteError:
             raise
         except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
@@ -325,10 +395,8 @@ class ParquetSource(shards.ShardSource):
             raise DataError(f"{self.example_id(index)}: {why}") from error
 
     def example_id(self, index: int) -> str:
-        group, row = self._find(index)
-        file = int(self._groups[group, 0])
-        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
-        return f"{shown(self._files[file].path)} row {row - first}"
+        file, row = self.place(index)
+        return f"{shown(file)} row {row}"
 
     def _find(self, index: int) -> tuple[int, int]:
         """Return the row group of an example, and its row counted through all files."""
@@ -426,6 +494,11 @@ class _Ranged(io.RawIOBase):
         return data
 
 
+def opened_file(path: str) -> Any:
+    """Open a Parquet file; raises ValueError, OSError: it cannot be read."""
+    return _open(remote.info(path))
+
+
 def _open(file: remote.FileInfo, footer: Any = None) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -433,7 +506,12 @@ def _open(file: remote.FileInfo, footer: Any = None) -> Any:
     return pq.ParquetFile(pa.PythonFile(_Ranged(file), "r"), metadata=footer)
 
 
-def open_parquet(name: str, split: str, captions: Captions = Captions.UNREAD) -> ParquetSource:
+def open_parquet(
+    name: str,
+    split: str,
+    captions: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
+) -> ParquetSource:
     """Open one split of Parquet files, "PATTERN?label=COLUMN&image=COLUMN", with TFDS-style slices.
 
     Splits are told by the names of the files, else drawn by `partition`. Columns are found as
@@ -443,7 +521,8 @@ def open_parquet(name: str, split: str, captions: Captions = Captions.UNREAD) ->
     Raises UserError: no such file, split or column; a file that is cut or damaged.
     """
     where, found, chosen = shards.find(name, "parquet")
-    return open_shards(where, found.files, split, chosen, notes=found.notes, wanted=captions)
+    how: dict[str, Any] = {"notes": found.notes, "wanted": captions, "bands": bands}
+    return open_shards(where, found.files, split, chosen, **how)
 
 
 def open_shards(
@@ -456,12 +535,16 @@ def open_shards(
     told: Mapping[str, int] = types.MappingProxyType({}),
     notes: Sequence[str] = (),
     wanted: Captions = Captions.UNREAD,
+    bands: tuple[str, ...] = (),
 ) -> ParquetSource:
-    """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`."""
+    """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`.
+
+    With `bands` (`DataConfig.bands`) an image may be lists of lists of numbers.
+    """
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
         first = _reading(files[0], lambda: _open(files[0]))
-        columns = _reading(files[0], lambda: find(first, chosen, where))
+        columns = _reading(files[0], lambda: find(first, chosen, where, arrays=bool(bands)))
         text = captions(first, chosen, where, wanted)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
@@ -522,6 +605,7 @@ def open_shards(
     of_rows = labels[rows] if many is None else many.labels.take(rows)
     source = title, classes, [files[i] for i in used], of_rows, rows
     opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64), text=text)
+    opened.bands = bands
     if many is None and (classes or not text):
         notes += shards.label_notes(joined, labels, classes, named=bool(names))
     notes += unread(first, columns, chosen)

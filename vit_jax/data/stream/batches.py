@@ -325,14 +325,18 @@ class Batches:
 
     def __getitem__(self, index: int) -> Batch:
         positions = (self.first + int(index)) * self.batch_size + self.rows
-        count, spec = len(positions), self.source.spec
         order = (len(self.source), self.seed, self.repeats, self.balance)
-        batch: Batch = {
-            **{key: np.empty((count, *v.shape), np.uint8) for key, v in self.views.items()},
-            **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
-            "index": stream_indices(positions, *order),
-        }
+        batch = self._empty(len(positions))
+        batch["index"] = stream_indices(positions, *order)
         return self._filled(batch, positions)
+
+    def _empty(self, count: int) -> Batch:
+        """Return the arrays of views and fields for so many examples."""
+        spec = self.source.spec
+        return {
+            **{key: np.empty((count, *v.shape), v.dtype) for key, v in self.views.items()},
+            **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
+        }
 
     def _filled(self, batch: Batch, positions: np.ndarray) -> Batch:
         """Fill the arrays of a batch, a row for each position of the stream."""
@@ -398,10 +402,7 @@ class Batches:
         """
         try:
             found = self._cache.get(example) or self._load(example, reads)
-            for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
-                image = found.images[stage]
-                image = vary(image if found.viewed else draw.transform.view(image))
-                self._write(batch, draw, row, image)
+            self._make(batch, row, found, varies)
             for key in self._kept:
                 batch[key][row] = found.fields[key]
             return found.fields.get("captions", ())
@@ -410,6 +411,13 @@ class Batches:
         except (ValueError, OSError, cv2.error) as error:
             name, why = self.source.example_id(example), _reason(error)
             raise DataError(f"{name}: not a readable image ({why})") from error
+
+    def _make(self, batch: Batch, row: int, found: Decoded, varies: Sequence[_Vary]) -> None:
+        """Vary the images of an example and write them to a row."""
+        for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
+            image = found.images[stage]
+            image = vary(image if found.viewed else draw.transform.view(image))
+            self._write(batch, draw, row, image)
 
     def _write(self, batch: Batch, draw: Draw, row: int, image: Pixels) -> None:
         batch[draw.array][row if draw.index is None else (row, draw.index)] = image

@@ -62,7 +62,7 @@ def batch_shapes(
     lead = (cfg.batch_size,)
     if cfg.pack:
         lead = (cfg.pack, slots(cfg.batch_size, cfg.pack, length))
-    found = {name: ((lead[0], length, values), np.uint8), GRIDS: ((*lead, 2), np.int32)}
+    found = {name: ((lead[0], length, values), view.dtype), GRIDS: ((*lead, 2), np.int32)}
     return found | {key: ((*lead, *x.shape), x.dtype) for key, x in fields.items()}
 
 
@@ -122,10 +122,15 @@ def native_view(image: np.ndarray, cfg: TransformConfig, patch: tuple[int, int])
 
 
 def as_rows(
-    views: Mapping[int, np.ndarray], count: int, length: int, patch: tuple[int, int], channels: int
+    views: Mapping[int, np.ndarray],
+    count: int,
+    length: int,
+    patch: tuple[int, int],
+    channels: int,
+    dtype: np.dtype | type = np.uint8,
 ) -> Batch:
     """Put images of whole patches, by their rows, into a batch of `count` rows, else empty."""
-    image = np.zeros((count, length, patch[0] * patch[1] * channels), np.uint8)
+    image = np.zeros((count, length, patch[0] * patch[1] * channels), dtype)
     grids = np.zeros((count, 2), np.int32)
     for row, view in views.items():
         patches = patchify(view, patch)
@@ -179,7 +184,7 @@ class NativeBatches(Batches):
         count, spec = len(positions), self.source.spec
         shape = (len(self.rows), self._length(step), self._view.shape[1])
         batch: Batch = {
-            self._name: np.zeros(shape, np.uint8),
+            self._name: np.zeros(shape, self._view.dtype),
             GRIDS: np.zeros((count, 2), np.int32),
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
             "index": self._indices(positions),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.checks import check_pad
+from vit_jax.data.checks import check_colors, check_pad
 from vit_jax.data.config import (
     AS_SHOWN,
     Crop,
@@ -23,6 +23,7 @@ from vit_jax.data.config import (
     crop_ranges,
     has_affine,
     is_native,
+    zoom_range,
 )
 from vit_jax.data.images import ops
 from vit_jax.data.images.decode import decode
@@ -31,7 +32,7 @@ from vit_jax.data.order import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
 _BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_resized_box}
-_PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
+PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
 # These average over all the pixels that an output pixel stands for; the others skip some.
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
@@ -46,14 +47,25 @@ class Encoded(NamedTuple):
 
 # Pixels (h, w, C), or what they may be decoded from.
 Loaded: TypeAlias = np.ndarray | Encoded
-Pixels: TypeAlias = UInt8[np.ndarray, "H W C"]
+Pixels: TypeAlias = ops.Image
 # Whether an image is mirrored, and the matrix of `ops.warp`.
 Motion: TypeAlias = tuple[bool, np.ndarray | None]
 
 
-def evaluation_view(
-    image: UInt8[np.ndarray, "H W C"], cfg: TransformConfig, size: tuple[int, int]
-) -> UInt8[np.ndarray, "P Q C"]:
+def evaluation_place(
+    full: tuple[int, int], cfg: TransformConfig, size: tuple[int, int]
+) -> ops.Geometry:
+    """Return what `evaluation_view` does to an image of `full` (height, width)."""
+    scaled, box = size, ops.Box(0, 0, *size)
+    if cfg.crop is Crop.CENTER:
+        scaled, box = ops.center_place(full, size, cfg.crop_ratio, cfg.crop_rule)
+    elif cfg.crop is Crop.SQUASH_CENTER:
+        scaled = cover_size(size, cfg.crop_ratio)
+        box = ops.middle_box(scaled, size)
+    return ops.Geometry(scaled, 0, box, size)
+
+
+def evaluation_view(image: Pixels, cfg: TransformConfig, size: tuple[int, int]) -> ops.Resized:
     """Bring an image to `size` by a crop that draws nothing.
 
     Raises UserError: the crop is "none" and the image has another size.
@@ -118,7 +130,7 @@ class Transform:
         the same.
         """
         colors = self._policy is not None or self.cfg.color_jitter
-        if self.cfg.crop in _PLAIN_CROPS and not colors:
+        if self.cfg.crop in PLAIN_CROPS and not colors:
             motions = self._motions(uniforms(seed, positions, self._num_uniforms, view))
             return (functools.partial(self._move, motion=motion) for motion in motions)
         rng = ExampleRng(seed, view)
@@ -131,7 +143,8 @@ class Transform:
 
         Raises ValueError: the bytes are no image, or one of too many pixels.
         """
-        if self.cfg.crop in _BOXES and not self.exact and not self.shared:
+        partly = self.cfg.crop in _BOXES and not self.exact and not self.shared
+        if partly and not self.reading.bands:
             size = jpeg_size(data)
             if size is not None:
                 check_size(*size, times=4)  # whichever box is cut
@@ -145,7 +158,7 @@ class Transform:
         Raises UserError: the crop is "none" and the image has another size.
         """
         cfg = self.cfg
-        if cfg.crop in _BOXES or isinstance(image, Encoded):
+        if cfg.crop in _BOXES or cfg.crop is Crop.SCALE_JITTER or isinstance(image, Encoded):
             return image
         if cfg.crop is Crop.RANDOM:
             return ops.resize_cover(image, self.image_size, cfg.crop_ratio, cfg.resize)
@@ -158,11 +171,30 @@ class Transform:
 
         Raises ValueError: the bytes are no image.
         """
-        cfg = self.cfg
+        return self.drawn(image, rng)[0]
+
+    def drawn(self, image: Loaded, rng: np.random.Generator) -> tuple[Pixels, ops.Geometry]:
+        """Do what `vary` does, and return also what was drawn, for a target to follow.
+
+        Where the crop draws nothing, what it did is `evaluation_place` but for flip and matrix.
+        """
+        cfg, size = self.cfg, self.image_size
+        full = image.size if isinstance(image, Encoded) else (image.shape[0], image.shape[1])
+        scaled, pad, box = full, 0, ops.Box(0, 0, *full)
         if cfg.crop in _BOXES or isinstance(image, Encoded):
-            image = self._random_box(image, rng)
-        elif cfg.crop not in _PLAIN_CROPS:
-            image = ops.random_cut(rng, image, self.image_size, cfg.pad)
+            box = _BOXES[cfg.crop](rng, *full, *crop_ranges(cfg))
+            image = self._cut(image, box)
+        elif cfg.crop is Crop.SCALE_JITTER:
+            low, high = zoom_range(cfg)
+            scaled = ops.zoomed(full, size, rng.uniform(low, high), cfg.zoom_side)
+            reach = max(scaled[0], size[0]), max(scaled[1], size[1])
+            box = ops.random_place(rng, reach, size)
+            image = ops.cut_filled(ops.resize(image, scaled, cfg.resize), box)
+        elif cfg.crop not in PLAIN_CROPS:
+            pad = cfg.pad
+            box = ops.random_place(rng, (full[0] + 2 * pad, full[1] + 2 * pad), size)
+            image = ops.cut(ops.mirrored(image, pad), box)
+        motion: Motion = (False, None)
         if self._num_uniforms:
             (motion,) = self._motions(rng.random((1, self._num_uniforms)))
             image = self._move(image, motion)
@@ -172,7 +204,7 @@ class Transform:
             from vit_jax.data.augment.pillow import jitter  # late: few runs need Pillow's colours
 
             image = jitter(np.ascontiguousarray(image), cfg.color_jitter, rng)
-        return image
+        return image, ops.Geometry(scaled, pad, box, size, *motion)
 
     def _motions(self, drawn: Float[np.ndarray, "n count"]) -> Iterator[Motion]:
         """Yield for each image whether to mirror it, and the matrix to warp it by."""
@@ -196,12 +228,12 @@ class Transform:
             image = ops.flip(image)
         return image if matrix is None else ops.warp(np.ascontiguousarray(image), matrix)
 
-    def _random_box(self, image: Loaded, rng: np.random.Generator) -> Pixels:
+    def _cut(self, image: Loaded, box: ops.Box) -> Pixels:
+        """Cut a box and resize it, decoding what is needed for it."""
         cfg, size = self.cfg, self.image_size
-        full = image.size if isinstance(image, Encoded) else image.shape[:2]
-        box = _BOXES[cfg.crop](rng, full[0], full[1], *crop_ranges(cfg))
         if not isinstance(image, Encoded):
             return ops.crop_resize(image, box, size, cfg.resize)
+        full = image.size
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
         # rounding the box moves it by a quarter of an output pixel at most. A resize that skips
@@ -226,6 +258,8 @@ class Transform:
 class View:
     """One array of images: [B, H, W, C] uint8, or [B, count, H, W, C] where `count` is above 1.
 
+    Of images that are arrays of bands it has the dtype of `reading`.
+
     What each draws at random depends on (seed, position in the stream, number of the view) alone.
     With `like`, the name of an earlier view, it draws what that one draws: with equal crops, flips
     and warps it shows the same part of the image, in another size or without its colours.
@@ -233,19 +267,26 @@ class View:
 
     transform: TransformConfig
     size: tuple[int, int]  # (H, W)
-    channels: int  # 1 or 3
+    channels: int  # 1 or 3; of bands any
     reading: Reading = AS_SHOWN
     count: int = 1  # how many times the transform draws
     like: str = ""
     patch: tuple[int, int] = (0, 0)  # of a model of native images (docs/naflex.md)
 
     def __post_init__(self) -> None:
+        if self.reading.bands:
+            check_colors(self.transform)
         if is_native(self.transform) and not all(self.patch):
             raise UserError(
                 f"transform.crop={self.transform.crop} gives images of any shape, which this model "
                 "does not take; set model.native=True, or the crop 'resize' or 'center'",
                 field="transform.crop",
             )
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the array."""
+        return np.dtype(self.reading.dtype.value)
 
     @property
     def shape(self) -> tuple[int, ...]:
