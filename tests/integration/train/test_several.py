@@ -147,15 +147,15 @@ def test_numbers_come_back_in_their_units(
     assert abs(values[0] - raw.mean[0]) < 5 * raw.std[0]
     out = tmp_path / "found.csv"
     args = [f"--from={runs['numbers']}", str(folder / "4.png")]
-    assert predict_verb.main([*args, f"--out={out}"]) == 0
+    assert predict_verb.main(["predict", *args, f"--out={out}"]) == 0
     rows = list(csv.DictReader(out.open()))
     assert [row["name"] for row in rows] == ["side [px]", "light"]
     np.testing.assert_allclose([float(row["value"]) for row in rows], values, rtol=1e-4)
-    assert predict_verb.main([*args, "--format=jsonl"]) == 0
+    assert predict_verb.main(["predict", *args, "--format=jsonl"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [each["name"] for each in said["numbers"]] == ["side [px]", "light"]
     place = tmp_path / "evaluated"
-    assert evaluate_verb.main([f"--from={runs['numbers']}", f"--out={place}"]) == 0
+    assert evaluate_verb.main(["evaluate", f"--from={runs['numbers']}", f"--out={place}"]) == 0
     measured = json.loads((place / "metrics.json").read_text())
     for key in ("mae", "rmse_light", "r2_side_px"):
         assert measured[key] == pytest.approx(trained.metrics[f"val/{key}"], rel=1e-4)
@@ -174,15 +174,15 @@ def test_labels_above_the_thresholds_that_the_run_chose(
         json.dumps({**kept, "thresholds": {"bright": 0.0, "large": 0.999}})
     )
     args = [f"--from={changed}", str(folder / "4.png"), "--format=jsonl"]
-    assert predict_verb.main(args) == 0
+    assert predict_verb.main(["predict", *args]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [each["name"] for each in said["predictions"]] == ["bright"]
     file.write_text("{}")
-    assert predict_verb.main(args) == 2
+    assert predict_verb.main(["predict", *args]) == 2
     assert "thresholds.json has no threshold for each class" in capsys.readouterr().err
     file.unlink()
     assert meanings.thresholds(load(str(changed))) == (0.5, 0.5)
-    assert evaluate_verb.main([f"--from={runs['several']}", f"--out={tmp_path / 'out'}"]) == 0
+    assert evaluate_verb.main(["evaluate", f"--from={runs['several']}", f"--out={tmp_path / 'out'}"]) == 0
     measured = json.loads((tmp_path / "out" / "metrics.json").read_text())
     for key in ("map", "f1", "cf1", "of1"):
         assert measured[key] == pytest.approx(trained.metrics[f"val/{key}"], rel=1e-5)
