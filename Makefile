@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu digits own-images self-supervised referee emoji oldest newest lock clean
+.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu first-gpu digits own-images self-supervised referee emoji oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -92,6 +92,11 @@ bench-gpu: $(VENV)/installed
 		$(RUN) -m benchmarks.train_step --variant $$variant --batch 256 --dtype bfloat16 && \
 		$(RUN) -m benchmarks.inference --variant $$variant --batch 1 256 --dtype bfloat16 || exit 1; \
 	done
+
+# The first hour on a GPU or TPU: what it computes beside a CPU, how fast, and CIFAR-10; 45 minutes at most, and again where
+# it stopped.
+first-gpu: $(VENV)/installed
+	$(RUN) -m benchmarks.first_gpu
 
 # The accuracy table of the README, and that beside published results: three seeds of each run.
 digits: $(VENV)/installed

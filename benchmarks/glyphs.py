@@ -28,7 +28,7 @@ Draw = Callable[[str, np.random.Generator], Image.Image]
 
 def draw_scan(letter: str, rng: np.random.Generator) -> Image.Image:
     """Draw a letter as a scan would show it, light on dark, noisy, `SIDE` pixels square."""
-    ink = _ink(letter, rng, 2 * SIDE, size=(0.6, 0.8), place=(0.45, 0.55), degrees=10)
+    ink = draw_ink(letter, rng, 2 * SIDE, size=(0.6, 0.8), place=(0.45, 0.55), degrees=10)
     level = np.asarray(ink.resize((SIDE, SIDE)), np.float32)
     pixels = level * rng.uniform(0.6, 1) + rng.normal(0, 10, level.shape)
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
@@ -38,7 +38,7 @@ def draw_glyph(letter: str, rng: np.random.Generator) -> Image.Image:
     """Draw a letter, dark on light or light on dark, 40 to 200 pixels a side."""
     width, height = (int(side) for side in rng.integers(*_SIDES, 2))
     side = 2 * min(width, height)
-    ink = _ink(letter, rng, side, size=(0.45, 0.8), place=(0.4, 0.6), degrees=20)
+    ink = draw_ink(letter, rng, side, size=(0.45, 0.8), place=(0.4, 0.6), degrees=20)
     ink = ink.resize((width, height))
     dark, light = rng.integers(0, 110, 3), rng.integers(150, 256, 3)
     front, back = (dark, light) if rng.random() < 0.7 else (light, dark)
@@ -48,7 +48,7 @@ def draw_glyph(letter: str, rng: np.random.Generator) -> Image.Image:
     return image.convert("L") if rng.random() < 0.2 else image
 
 
-def _ink(
+def draw_ink(
     letter: str,
     rng: np.random.Generator,
     side: int,

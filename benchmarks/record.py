@@ -91,6 +91,11 @@ def _processor() -> str:
     return " ".join(name.split()) or "cpu"
 
 
+def file_of(directory: Path, name: str) -> Path:
+    """Return the JSON file of a device: "AMD EPYC 7B13, 2 cores" -> amd-epyc-7b13-2-cores.json."""
+    return directory / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
+
+
 def save(
     rows: Sequence[Row],
     directory: Path,
@@ -105,8 +110,7 @@ def save(
         device_name: from `device`.
         versions: of the peers; this project's own dependencies are added.
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
-    path = directory / f"{slug}.json"
+    path = file_of(directory, device_name)
     old: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     today = datetime.date.today().isoformat()
     new = {(row.work, row.peer): {**_rounded(row), "date": today} for row in rows}

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax.errors import UserError
     from vit_jax.evals import (
         ClassifyEval,
+        DepthEval,
         EvalConfig,
         FeaturesEval,
         FewShotEval,
@@ -110,7 +111,7 @@ _NAMES = {
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
     "vit_jax.evals": "EvalConfig ClassifyEval FeaturesEval FewShotEval KNNEval LinearEval "
-    "LossEval RetrievalEval ZeroShotEval",
+    "LossEval RetrievalEval ZeroShotEval DepthEval",
     "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig ConvNeXtConfig HieraConfig "
     "HybridConfig MixerConfig RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests import captioned
+from tests import captioned, dense_sets
+from tests.integration.objectives.test_depth import scenes
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
 from tests.unit.weights import google_writer
@@ -55,6 +56,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     """Point a shrunk run to images and, where it has any, to weights of another size and head."""
     if cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
+    elif cfg.objective.target:
+        cfg.data.name = dense_sets.WRITERS[cfg.objective.target](tmp_path / "set")
     if cfg.objective.embeds_texts:
         cfg.data.name = f"csv:{folder}/captions.csv"
         cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))
@@ -69,7 +72,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
         elif hasattr(cfg.model, "patch"):
             changes["image_size"] = tuple(3 * side for side in pair(cfg.model.patch, "patch"))
         before = dataclasses.replace(cfg.model, **changes)
-        cfg.init.weights = write_weights(cfg.init.weights.split(":")[0], before, tmp_path / "init")
+        kind = cfg.init.weights.split(":")[0].replace("hf", "timm")
+        cfg.init.weights = write_weights(kind, before, tmp_path / "init")
     distill = getattr(cfg.objective, "distill", None)
     if distill is not None:
         kind = distill.weights.split(":")[0]

@@ -190,6 +190,7 @@ REVIEWED = {
     "no program": """
         checkpoints/storage.py:_load: load
         data/sources/hub_files.py:_card: safe_load
+        data/sources/dense/yolo.py:_yaml: safe_load
         data/sources/records.py:TfdsSource.__init__: builder_from_directory
         evals/drift.py:_read: load
         export/stablehlo.py:runner: load
@@ -207,6 +208,7 @@ REVIEWED = {
         cli/parsing/by_name.py:_set_evaluation: replace
         cli/parsing/flags.py:_status: open
         data/sources/folders.py:open_folder: open
+        data/sources/dense/annotated.py:open_root: open
         inference/evaluate.py:open_split: replace
         recipes/continued.py:_config: replace
         recipes/dino.py:_large: replace

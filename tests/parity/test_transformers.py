@@ -363,6 +363,8 @@ def test_defaults_are_those_of_their_classes() -> None:
         "convnextv2": hf.ConvNextV2Config,
         "dinov3_convnext": hf.DINOv3ConvNextConfig,
         "aimv2_vision_model": hf.Aimv2VisionConfig,
+        "eomt": hf.EomtConfig,
+        "eomt_dinov3": hf.EomtDinov3Config,
     }
     assert configs.keys() == hf_config.KINDS.keys()
     for kind, config in configs.items():

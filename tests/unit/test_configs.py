@@ -20,12 +20,15 @@ from vit_jax.cli.parsing import flags
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, KNNEval
+from vit_jax.evals import ClassifyEval, KNNEval, SegmentationEval
 from vit_jax.models import ConvNeXtConfig, RegNetConfig
 from vit_jax.objectives import (
     ContrastiveConfig,
+    DepthConfig,
+    DepthHead,
     DinoConfig,
     DistillConfig,
+    EomtConfig,
     IJepaConfig,
     LeJepaConfig,
     MaeConfig,
@@ -83,6 +86,8 @@ def shrink(cfg: Config) -> Config:
         cfg.objective.decoder_heads = 2
     if isinstance(cfg.objective, ContrastiveConfig):
         _shrink_contrastive(cfg)
+    if isinstance(cfg.objective, DepthConfig):
+        _shrink_depth(cfg)
     if isinstance(cfg.objective, DinoConfig):
         _shrink_dino(cfg)
     if isinstance(cfg.objective, LeJepaConfig):
@@ -91,6 +96,9 @@ def shrink(cfg: Config) -> Config:
     if isinstance(cfg.objective, IJepaConfig):
         cfg.objective.predictor_dim, cfg.objective.predictor_depth = 16, 1
         cfg.objective.predictor_heads = 2
+    if isinstance(cfg.objective, EomtConfig):
+        _shrink_eomt(cfg)
+    cfg.objective = cfg.objective.with_classes(3)  # of tests/dense_sets.py
     if isinstance(cfg.objective, DistillConfig):
         teacher = cfg.objective.distill.teacher
         same_size = teacher.image_size == native
@@ -103,7 +111,7 @@ def shrink(cfg: Config) -> Config:
             ev.split = re.sub(r"\d+%", "80%", ev.split.replace("51200", "4"))
             ev.split = re.sub("validation|test", "val", ev.split)
             ev.every = "2 steps"
-        cfg.data.name = "folder"
+        cfg.data.name = cfg.objective.target or "folder"
         cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
     cfg.data.batch_size, cfg.accum_steps, cfg.duration = 8, 1, "2 steps"
     cfg.optim.warmup = "1 steps"
@@ -116,6 +124,8 @@ def shrink(cfg: Config) -> Config:
         ev.patch = cfg.model.patch[0] if ev.patch else 0
         if isinstance(ev, ClassifyEval):
             ev.report = False
+        if isinstance(ev, SegmentationEval):
+            ev.stride = 0
         if isinstance(ev, KNNEval):
             ev.k, ev.train_split = (2,), "train"
             cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
@@ -137,6 +147,16 @@ def _shrink_contrastive(cfg: Config) -> None:
         ev.dataset, ev.batch_size = "", 0
 
 
+def _shrink_depth(cfg: Config) -> None:
+    """Cut the head to an encoder of four layers, and measure all of images of any size."""
+    if cfg.objective.head is DepthHead.DPT:
+        cfg.model = dataclasses.replace(cfg.model, depth=4)
+        small = {"taps": (0, 1, 2, 3), "widths": (4, 4, 8, 8), "dim": 8, "hidden_dim": 4}
+        cfg.objective.dpt = dataclasses.replace(cfg.objective.dpt, **small)
+    for ev in cfg.evals.values():
+        ev.crop, ev.image_size = type(ev)().crop, ()
+
+
 def _shrink_dino(cfg: Config) -> None:
     """Cut ImageNet's heads, and the small crops to half the side of the large ones."""
     if cfg.objective.head.prototypes <= 256:
@@ -154,6 +174,18 @@ def _shrink_dino(cfg: Config) -> None:
         cfg.objective.temperature_warmup = "1 steps"
     if cfg.optim.hold_for:
         cfg.optim.hold_for = "1 steps"
+
+
+def _shrink_eomt(cfg: Config) -> None:
+    """Cut the queries, the points and the blocks, with their times."""
+    loss = dataclasses.replace(cfg.objective.loss, points=16)
+    times = {"anneal_start": cfg.objective.anneal_start, "anneal_end": cfg.objective.anneal_end}
+    cut = {"loss": loss, "queries": 4, "blocks": 1, **{k: x[:1] for k, x in times.items()}}
+    cfg.objective = dataclasses.replace(cfg.objective, **cut)
+    cfg.optim.late_start, cfg.optim.late_warmup = "1 steps", ""
+    # Of the last blocks by their number.
+    kept = [pair for pair in cfg.optim.lr_multipliers if not re.search(r"/\d+/", pair[0])]
+    cfg.optim.lr_multipliers = tuple(kept)
 
 
 def _half(cfg: Config) -> tuple[int, int]:
@@ -174,7 +206,7 @@ _WITH_STATISTICS = ("RegNetConfig", "ResNetConfig")
 # Of any: what sees logits, gradients or leaves of whatever shape.
 _OF_ANY = (
     *("optim.name", "objective.train_mode", "objective.distill.kind", "objective.family"),
-    *("objective.lock", "model.head_norm"),
+    *("objective.lock", "objective.target", "model.head_norm"),
 )
 
 
@@ -222,9 +254,14 @@ TRAINED = (
     "dino_imagenet:dinov3_gram",
     "lejepa_imagenet:l14",
     "ijepa_imagenet:h14",
+    "segment_ade20k:s",
+    "eomt:ade20k_l",
+    "eomt:instance_l_dinov3",
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
+    "nyu_depth:b16",
+    "depth_folder:s14",
 )
 
 

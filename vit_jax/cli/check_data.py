@@ -37,8 +37,8 @@ class CheckData(Options):
     Those that cannot be read, with the reason: empty, cut off, too large, of a format that is not
     read. Those that say nothing: wholly black, white, transparent or of another colour. Copies,
     by their pixels: there twice, in two splits, in two classes. And the files of a folder that are
-    no images. Captions are counted. It takes whatever --config.data.name takes, and reads every
-    image once.
+    no images. Captions are counted; masks, boxes and depth are read, and counted. It takes whatever
+    --config.data.name takes, and reads every image once.
 
       vit_jax check-data photos/birds
       vit_jax check-data 'tar:shards/*.tar' --csv=findings.csv --sheet=findings.png
@@ -83,6 +83,8 @@ def check_data(given: CheckData) -> int:
     tell(where, found.account)
     if found.captions is not None:
         print(found.captions.line())
+    if found.targets:
+        print(found.targets)
     _print(found.findings, dataset_of(where).removeprefix("./"), given.csv)
     if given.csv != Path():
         _write(given.csv, found.findings)

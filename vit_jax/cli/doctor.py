@@ -193,7 +193,8 @@ def dataset(cfg: "Config") -> Finding:
         source = build.open_train(cfg)
         cfg = build.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
         rules = data.reading(cfg.data)
-        fields = ("label",) if cfg.objective.uses_labels else ()
+        of_label = ("value",) if cfg.objective.gives_numbers else ("label",)
+        fields = of_label if cfg.objective.uses_labels else ()
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
         size, patch = (height, width), models.native_patch(cfg.model)
         settings.pack = 0  # what is read is the same

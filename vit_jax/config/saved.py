@@ -6,6 +6,7 @@
 
 import dataclasses
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -35,8 +36,7 @@ Tree = dict[str, Any]
 # How runs read their data that were begun before these fields were there: they keep it. A name of
 # a field below "data", and its value in a run that did not record it.
 _BEFORE: Mapping[str, Any] = {
-    "background": OLD_READING.background,
-    "upright": OLD_READING.upright,
+    **OLD_READING._asdict(),
 }
 
 # A field of "data" whose absence says that a run was begun when the name of a dataset of one's own
@@ -207,7 +207,8 @@ def load(path: Path, argument: str | None, words: Sequence[str] = ()) -> "Config
     """Return what get_config() of a file returns, called with the argument where there is one.
 
     Without an argument, a file that has one is asked for get_config_for(given): the fields that the
-    `words` of a command line set, as text by their paths, and its "workdir". For a run's
+    `words` of a command line set, as text by their paths, and its "workdir". One whose function has
+    a parameter `run` is asked so with an argument, too. For a run's
     config.json, return the config with which the run was started.
 
     Raises UserError: whatever the file raises, or a get_config() that returns something else.
@@ -223,10 +224,14 @@ def load(path: Path, argument: str | None, words: Sequence[str] = ()) -> "Config
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        if argument is not None:
+        asked = getattr(module, "get_config_for", None)
+        if asked is not None and "run" in inspect.signature(asked).parameters:
+            run = {} if argument is None else {"run": argument}
+            base = asked(_given(words), **run)
+        elif argument is not None:
             base = module.get_config(argument)
-        elif hasattr(module, "get_config_for"):
-            base = module.get_config_for(_given(words))
+        elif asked is not None:
+            base = asked(_given(words))
         else:
             base = module.get_config()
         if not isinstance(base, Config):

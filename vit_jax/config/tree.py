@@ -173,7 +173,7 @@ def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
         found = {
             name: each for name, each in found.items() if not getattr(each, "where_labelled", False)
         }
-    if cfg.objective.uses_labels and not model.num_classes:
+    if (learned := cfg.objective.with_classes(num_classes)).uses_labels and not model.num_classes:
         model = dataclasses.replace(model, num_classes=num_classes)
     if not reading.batch_size:
         size = 2 ** int(math.log2(min(max(num_examples / 8, 8), 128)))
@@ -182,9 +182,9 @@ def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
         steps = min(max(30 * num_examples // reading.batch_size, 1_000), 20_000)
         duration = f"{steps} steps"
     same = model is cfg.model and reading is cfg.data and duration == cfg.duration
-    same = same and len(found) == len(cfg.evals)
+    same = same and len(found) == len(cfg.evals) and learned is cfg.objective
     changed = {"model": model, "data": reading, "duration": duration, "evals": found}
-    return cfg if same else dataclasses.replace(cfg, **changed)
+    return cfg if same else dataclasses.replace(cfg, objective=learned, **changed)
 
 
 def plan(cfg: Config, num_examples: int) -> Plan:

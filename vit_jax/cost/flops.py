@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from vit_jax.devices import hardware
-from vit_jax.models.resample import resized_parameter
+from vit_jax.models.resample import resized_map, resized_parameter
 from vit_jax.trees import PyTree
+
+_LEFT_OUT = (resized_parameter.__name__, resized_map.__name__)
 
 
 def count(fn: Callable[..., Any], *args: PyTree) -> int:
@@ -21,7 +23,8 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
     fvcore, `torch.utils.flop_counter` and the papers' tables. A scanned body counts once per
     iteration, `cond` as its dearest branch, and `while_loop` as a single iteration, since its trip
     count is not in the program. Rematerialised work counts as often as it runs: once forward.
-    FlexiViT's resize of parameters, which the images of a batch share, is left out.
+    FlexiViT's resize of parameters, which the images of a batch share, is left out, and that of
+    maps, of two products a number in any other form.
     """
     # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
     with hardware.tracing_for(hardware.Target("gpu")):
@@ -53,7 +56,7 @@ def _jaxpr_flops(jaxpr: Any) -> int:
 
 def _equation_flops(eqn: Any) -> int:
     name = eqn.primitive.name
-    if eqn.params.get("name") == resized_parameter.__name__:
+    if eqn.params.get("name") in _LEFT_OUT:
         return 0
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]

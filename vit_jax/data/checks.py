@@ -2,6 +2,7 @@
 """Which settings of the data do not go together; ranges stand at the fields of `config`."""
 
 import contextlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from vit_jax.data.config import (
     is_on,
     is_random,
 )
-from vit_jax.data.sources.base import Source
+from vit_jax.data.sources.base import Source, target_kind
 from vit_jax.data.sources.partition import full_name
 from vit_jax.errors import UserError, shown
 from vit_jax.settings.fields import check_effects, check_range, conform
@@ -115,12 +116,80 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
     if is_native(cfg) and has_affine(cfg):
         what = "degrees, translate, scale and shear are of images of one size"
         raise UserError(f"{name}: {what}; leave them, or set another {name}.crop")
+    if cfg.zoom and cfg.zoom[0] > cfg.zoom[1]:
+        raise UserError(f"{name}.zoom={cfg.zoom} must be (low, high) with low <= high")
+    jitters = cfg.crop is Crop.SCALE_JITTER, f"with {name}.crop={cfg.crop.value!r}"
+    check_effects(cfg, f"{name}.", [(*jitters, "zoom", "zoom_side")])
     if cfg.pad and cfg.crop is not Crop.RANDOM:
         raise UserError(f"{name}.pad={cfg.pad} must be 0 unless {name}.crop is 'random'")
     try:
         parse(cfg.auto_augment)
     except UserError as error:
         raise UserError(f"{name}.{error}") from None
+
+
+# Parts of policies that move pixels, or lay something over them.
+_MOVING = re.compile("rotate|shear|translate|cutout", re.IGNORECASE)
+
+
+def check_dense(cfg: TransformConfig, name: str = "transform") -> None:
+    """Refuse a transform whose moves the targets of pixels cannot follow."""
+    if is_native(cfg):
+        why = "gives images of any shape; set 'scale_jitter' or another crop of one size"
+        raise UserError(f"{name}.crop={cfg.crop.value!r} {why}", field=f"{name}.crop")
+    policy = parse(cfg.auto_augment)
+    moving = [] if policy is None else [part for part in policy.parts() if _MOVING.search(part)]
+    if moving:
+        raise UserError(
+            f"{name}.auto_augment={cfg.auto_augment!r} moves pixels ({moving[0]}), and an image's "
+            "targets would not follow; set '' or '3-augment', and move by degrees, translate, "
+            f"scale and shear of {name}",
+            field=f"{name}.auto_augment",
+        )
+
+
+def check_dense_data(cfg: DataConfig) -> None:
+    """Refuse settings that make no sense where every pixel has a target."""
+    check_dense(cfg.transform, "data.transform")
+    why = {
+        "data.mix.mixup_alpha": (
+            cfg.mix.mixup_alpha,
+            "blends images, and no pixel has two targets",
+        ),
+        "data.mix.cutmix_alpha": (cfg.mix.cutmix_alpha, "pastes images without their targets"),
+        "data.erasing_prob": (cfg.erasing_prob, "hides pixels whose targets would still be asked"),
+        "data.balance": (cfg.balance, "counts the one class of each image, and here are several"),
+        "data.pack": (cfg.pack, "puts images of any shape into rows"),
+    }
+    for field, (setting, reason) in why.items():
+        if setting:
+            raise UserError(f"{field}={setting:g} {reason}; set 0", field=field)
+    if cfg.classes:
+        what = "chooses images by their one class; leave ()"
+        raise UserError(f"data.classes={cfg.classes} {what}", field="data.classes")
+    if not cfg.upright:
+        why_not = "targets of pixels are of upright images; set True"
+        raise UserError(f"data.upright=False: {why_not}", field="data.upright")
+
+
+def check_target_settings(cfg: DataConfig, is_dense: bool) -> None:
+    """Refuse settings of targets of pixels for a run that learns from none."""
+    names = ("max_segments", "min_visible", "redraws")
+    check_effects(cfg, "data.", [(is_dense, "without targets of pixels", *names)])
+
+
+def check_target_kind(source: Source, fields: Sequence[str]) -> None:
+    """Refuse a source that has not what the `fields` of a batch (`targets.FIELDS`) are made of."""
+    from vit_jax.data.targets import DEPTH, TargetKind  # late: few runs have such targets
+
+    kind = target_kind(source)
+    classes = {TargetKind.PIXELS: "a class of each pixel", TargetKind.SEGMENTS: "segments"}
+    known = {**classes, TargetKind.DEPTH: "a depth of each pixel"}
+    kinds = (TargetKind.DEPTH,) if DEPTH in fields else tuple(classes)
+    if kind not in kinds:
+        has = f"has {known[kind]}" if kind else "has images without targets of their pixels"
+        needs = " or ".join(known[each] for each in kinds)
+        raise UserError(f"{source.name} {has}; this run learns from {needs}", field="data.name")
 
 
 def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
@@ -153,6 +222,8 @@ def check_labels(source: Source, advice: str, allowed: int = 0) -> None:
 
     Listed labels are all looked at; of labels that lie in records, those of a few.
     """
+    if "value" in source.spec:
+        raise UserError(f"{source.name} has numbers and no classes; {advice}")
     if not source.num_classes or "label" not in source.spec:
         raise UserError(f"{source.name} has no labels; {advice}")
     if source.multi_label:

@@ -62,6 +62,17 @@ class CropRule(enum.StrEnum):
     TORCH = "torch"
 
 
+class ZoomSide(enum.StrEnum):
+    """Which side of an image SCALE_JITTER compares with the model's.
+
+    SHORT is mmsegmentation's and DINOv3's RandomResize: at a zoom of 1 the image covers the
+    output. LONG is torchvision's ScaleJitter, EoMT's: at a zoom of 1 the image lies within it.
+    """
+
+    SHORT = "short"
+    LONG = "long"
+
+
 class Resize(enum.StrEnum):
     """How pixels are interpolated; each is the library whose function the recipe was born with.
 
@@ -90,7 +101,9 @@ class Crop(enum.StrEnum):
     and cuts anywhere (CIFAR's crop, and DeiT III's simple one); SQUASH_RANDOM squashes to
     floor(size / crop_ratio) and cuts anywhere (BiT-HyperRule). INCEPTION draws a box as
     TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED as
-    torchvision's RandomResizedCrop does (the PyTorch-born ones).
+    torchvision's RandomResizedCrop does (the PyTorch-born ones). SCALE_JITTER resizes the whole
+    image by a factor uniform in `zoom`, fills with 0 at the bottom and the right what is smaller
+    than the output, and cuts anywhere (the recipes of segmentation).
 
     NATIVE and NATIVE_RANDOM keep each image's shape, for models of images of any size
     (docs/naflex.md): the whole image, or a box drawn as RANDOM_RESIZED does, its aspect relative to
@@ -106,6 +119,7 @@ class Crop(enum.StrEnum):
     SQUASH_RANDOM = "squash_random"
     INCEPTION = "inception"
     RANDOM_RESIZED = "random_resized"
+    SCALE_JITTER = "scale_jitter"
     NATIVE = "native"
     NATIVE_RANDOM = "native_random"
 
@@ -118,7 +132,7 @@ CROP_RANGES = {
     Crop.NATIVE_RANDOM: ((0.08, 1.0), (0.8, 1.25)),  # timm's RandomResizedCropToSequence
 }
 NATIVE_CROPS = (Crop.NATIVE, Crop.NATIVE_RANDOM)
-_RANDOM_CROPS = (*CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
+_RANDOM_CROPS = (*CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM, Crop.SCALE_JITTER)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -133,6 +147,9 @@ class TransformConfig:
         pad: RANDOM only: mirrored pixels at every edge.
         area: random crops only: range of the box's share of the image; () is the sampler's own.
         aspect: random crops only: range of width over height; () is the sampler's own.
+        zoom: SCALE_JITTER only: range of the size of the whole image over the model's; () is 0.5
+            to 2.
+        zoom_side: SCALE_JITTER only: of which of its sides.
         lengths: native crops only: the most patches of an image; of several a step of training
             draws one for all its images, an evaluation has one.
         resize: the interpolation.
@@ -156,6 +173,8 @@ class TransformConfig:
     pad: int = value(0, least=0, unit="pixels")
     area: tuple[float, ...] = value((), lengths=(0, 2), above=0, most=1)
     aspect: tuple[float, ...] = value((), lengths=(0, 2), above=0)
+    zoom: tuple[float, ...] = value((), lengths=(0, 2), above=0)
+    zoom_side: ZoomSide = ZoomSide.SHORT
     lengths: tuple[int, ...] = value((), least=1, unit="patches")
     resize: Resize = Resize.BILINEAR
     flip: bool = False
@@ -247,6 +266,11 @@ class DataConfig:
         mix: mixup and cutmix.
         erasing_prob: how often a box of an image is replaced by noise (random erasing,
             arXiv:1708.04896).
+        max_segments: the most segments of an image in a batch, where it has some; the smallest of
+            more are left out and counted.
+        min_visible: the least share of a segment's area that a crop must leave of it, or the
+            segment is dropped; of the least share one pixel must be left.
+        redraws: how often a crop is drawn again that leaves nothing of an image's targets.
         max_broken: how many training examples may turn out to be unreadable, each then replaced by
             the next one that can be read; one more ends the run. Evaluations allow none.
         strict: refuse a dataset of which anything is left out, lies there twice or is noted.
@@ -275,6 +299,9 @@ class DataConfig:
     classes: tuple[int, ...] = ()
     mix: MixConfig = group(MixConfig)
     erasing_prob: float = value(0.0, least=0, most=1)
+    max_segments: int = value(100, least=1, unit="segments")
+    min_visible: float = value(0.0, least=0, most=1, note="0 keeps what shows one pixel")
+    redraws: int = value(0, least=0)
     max_broken: int = value(0, least=0, unit="examples", free=True)
     strict: bool = value(False, free=True)
 
@@ -293,6 +320,11 @@ def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, ...], tuple[float, .
     """Return the ranges of (area, aspect) of a random crop, the sampler's own where unset."""
     area, aspect = CROP_RANGES[cfg.crop]
     return cfg.area or area, cfg.aspect or aspect
+
+
+def zoom_range(cfg: TransformConfig) -> tuple[float, ...]:
+    """Return the range of SCALE_JITTER's factor, the commonest where it is unset."""
+    return cfg.zoom or (0.5, 2.0)
 
 
 def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:

@@ -28,6 +28,8 @@ from vit_jax.data.sources.base import (
     account_of,
     bands_of,
     has_captions,
+    target_kind,
+    target_of,
 )
 from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import WHOLE
@@ -80,6 +82,7 @@ class Inspected(NamedTuple):
         num_decoded: how many of them can be decoded.
         findings: the gravest kinds first; copies of one image follow one another.
         captions: of the images that can be read; None of a dataset without.
+        targets: a line about the masks, boxes or depth of those; "" of a dataset without.
     """
 
     account: Account
@@ -87,6 +90,7 @@ class Inspected(NamedTuple):
     num_decoded: int
     findings: list[Fault]
     captions: Captioned | None
+    targets: str = ""
 
 
 class _Seen(NamedTuple):
@@ -98,6 +102,7 @@ class _Seen(NamedTuple):
     blank: str
     captions: tuple[str, ...] = ()
     facts: str = ""  # of an array, its bands and their dtype
+    target: Any = None  # what was counted of it
 
 
 @look.once()
@@ -142,6 +147,7 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
     """
     first = next(iter(sources.values()))
     used = {name: len(source) for name, source in sources.items()}
+    targets: list[Any] = []
     texts: list[tuple[int, int]] = []  # of each image read, its captions and their characters
     broken: list[Fault] = []
     blank: list[Fault] = []
@@ -149,6 +155,8 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
     copies: dict[bytes, list[tuple[str, int, str]]] = {}
     kinds: dict[str, list[tuple[str, int, str]]] = {}  # by bands and dtype, their examples
     for split, index, seen in _all(sources, num_threads):
+        if seen.target is not None:
+            targets.append(seen.target)
         if not seen.why:
             texts.append((len(seen.captions), sum(map(len, seen.captions))))
         if seen.facts:
@@ -181,7 +189,16 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
         sum(used.values()) - len(broken),
         [*broken, *_unlike(sources, kinds), *left_out, *_copies(sources, copies), *blank],
         _captioned(texts) if has_captions(first) else None,
+        _told(targets, first),
     )
+
+
+def _told(targets: Sequence[Any], source: Source) -> str:
+    if not target_kind(source):
+        return ""
+    from vit_jax.data.target_counts import line  # late: few datasets have targets
+
+    return line(targets, source.class_names)
 
 
 def _unlike(
@@ -243,6 +260,7 @@ def _look(source: Source, index: int) -> _Seen:
         else:
             pixels = decode(example["image"], 3)
             blank = _blank(example["image"], pixels)
+        counted = _count(source, index)
     except remote.MissingError as error:
         return _Seen(str(error), b"", label, "")
     except remote.RemoteError:
@@ -254,7 +272,16 @@ def _look(source: Source, index: int) -> _Seen:
     texts = example.get("captions", ())
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(pixels.tobytes())
-    return _Seen("", digest.digest(), label, blank, texts, facts)
+    return _Seen("", digest.digest(), label, blank, texts, facts, counted)
+
+
+def _count(source: Source, index: int) -> Any:
+    """Read an example's target and count what it holds; None of a source without."""
+    if not target_kind(source):
+        return None
+    from vit_jax.data.target_counts import count
+
+    return count(target_of(source, index))
 
 
 def _class_of(source: Source, example: Example) -> str:

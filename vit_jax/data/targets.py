@@ -18,6 +18,7 @@ IGNORED = -1  # the class of a pixel that neither teaches nor counts
 LABEL_MAP = "label_map"  # int16 [B, H, W], the class of each pixel or IGNORED
 SEGMENTS = "segments"  # uint8 [B, T, H, ceil(W / 8)], bits of the masks (numpy's packbits)
 SEGMENT_CLASS = "segment_class"  # int32 [B, T], -1 for no segment
+SEGMENTS_CUT = "segments_cut"  # int32 [B], how many segments a batch had no room for
 DEPTH = "depth"  # float32 [B, H, W], 0 where it is not known
 
 
@@ -38,9 +39,22 @@ class TargetKind(enum.StrEnum):
 FIELDS = {
     TargetKind.NONE: (),
     TargetKind.PIXELS: (LABEL_MAP,),
-    TargetKind.SEGMENTS: (SEGMENTS, SEGMENT_CLASS),
+    TargetKind.SEGMENTS: (SEGMENTS, SEGMENT_CLASS, SEGMENTS_CUT),
     TargetKind.DEPTH: (DEPTH,),
 }
+
+
+def shapes(size: tuple[int, int], most: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Return shape and dtype of the arrays of one example: of (H, W) pixels, `most` segments."""
+    height, width = size
+    found = {
+        LABEL_MAP: ((height, width), np.int16),
+        SEGMENTS: ((most, height, -(-width // 8)), np.uint8),
+        SEGMENT_CLASS: ((most,), np.int32),
+        SEGMENTS_CUT: ((), np.int32),
+        DEPTH: ((height, width), np.float32),
+    }
+    return {key: (shape, np.dtype(dtype)) for key, (shape, dtype) in found.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,21 @@ from vit_jax.evals.base import EvalContext, EvalStream, Evaluator, Predict, Pred
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
+    DepthEval,
     EvalConfig,
     FeaturesEval,
     FewShotEval,
+    InstanceEval,
     KNNEval,
     LinearEval,
     LossEval,
+    MultiLabelEval,
+    PanopticEval,
     ProbeEval,
+    RegressionEval,
     RetrievalEval,
+    SegmentationEval,
+    ThresholdRule,
     ZeroShotEval,
 )
 from vit_jax.settings.measures import is_accuracy
@@ -43,6 +50,24 @@ def _texts(cfg: EvalConfig, context: EvalContext) -> Evaluator:
     return zero_shot.create(cast(ZeroShotEval, cfg), context)
 
 
+def _depth(cfg: DepthEval, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import depth  # late: most runs have no depths
+
+    return depth.create(cfg, context)
+
+
+def _several(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals import several  # late: most runs have one label an image
+
+    return several.create(cfg, context)
+
+
+def _segments(cfg: EvalConfig, context: EvalContext) -> Evaluator:
+    from vit_jax.evals.dense import evaluators  # late: most runs tell images, not pixels
+
+    return evaluators.create(cfg, context)
+
+
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     ClassifyEval: classify.create,
@@ -53,6 +78,12 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, EvalContext], Evaluator]] = {
     FeaturesEval: _drift,
     ZeroShotEval: _texts,
     RetrievalEval: _texts,
+    DepthEval: _depth,
+    MultiLabelEval: _several,
+    RegressionEval: _several,
+    SegmentationEval: _segments,
+    PanopticEval: _segments,
+    InstanceEval: _segments,
 }
 
 

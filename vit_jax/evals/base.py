@@ -116,5 +116,6 @@ def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[
                 classes=classes,
                 bands=data_cfg.bands,
                 captions=data.Captions.NEEDED if cfg.needs_captions else data.Captions.UNREAD,
+                target=cfg.needs_target,
             )
     return sources

@@ -9,7 +9,14 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.data import classes
-from vit_jax.data.sources.base import Example, Labelled, account_of, is_remote
+from vit_jax.data.sources.base import (
+    Example,
+    Labelled,
+    account_of,
+    gives_numbers,
+    has_unknown,
+    is_remote,
+)
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
 
@@ -34,6 +41,7 @@ class Renumbered(Labelled):
         self.class_names = class_names
         self.drawn, self.is_remote = source.drawn, is_remote(source)
         self.account = account_of(source)
+        self.has_unknown, self.numbers = has_unknown(source), gives_numbers(source)
         with_none = np.append(ids, -1)  # which -1, no label, finds
         self.labels = None if source.labels is None else with_none[source.labels]
 
@@ -43,10 +51,14 @@ class Renumbered(Labelled):
     def read(self, index: int) -> Example:
         """Return an example with its label by the model's ids."""
         found = self._source.read(index)
+        if self.numbers:
+            value = np.full(self.num_classes, np.nan, np.float32)
+            value[self._ids] = found["value"]
+            return {**found, "value": value}
         label = found["label"]
         if isinstance(label, int):
             return {**found, "label": int(self._ids[label]) if label >= 0 else label}
-        hot = np.zeros(self.num_classes, np.uint8)
+        hot = np.zeros(self.num_classes, label.dtype)
         hot[self._ids] = label
         return {**found, "label": hot}
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from vit_jax import data
+from vit_jax.data.augment import mix
 from vit_jax.errors import UserError
 from vit_jax.evals import classes, report
 from vit_jax.evals.base import EvalContext, EvalStream, Folder, Predict, Predictors
@@ -29,6 +30,8 @@ from vit_jax.models.losses import Loss, example_loss
 from vit_jax.trees import PyTree
 
 Rows = dict[str, np.ndarray]  # the fields of Scores, for some examples
+_OF_ALL = ("every", "hot")  # fields of Scores that images without a label have too
+_MOST = 1 << 25  # probabilities of a split that are kept without being asked for, 128 MiB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,10 @@ class Scores:
     # class alone if trained by sigmoid or bce.
     confidence: Float[np.ndarray, " M"]
     label: Int[np.ndarray, " M"] | None  # int32; None for multi-hot labels
+    # Where they were asked for, of all N images, those without any label too: the probability of
+    # each class, and 1, 0 or -1, not known.
+    every: Float[np.ndarray, "N K"] | None = None
+    hot: Int[np.ndarray, "N K"] | None = None
 
     def summary(self) -> dict[str, float]:
         """Return loss, top1, top5 (means over the examples, in [0, 1] but the loss)."""
@@ -54,6 +61,18 @@ class Scores:
             "top5": int(self.top5.sum()) / count,
             "num_examples": float(count),
         }
+
+    def several(self) -> dict[str, float]:
+        """Return what `evals.multi_label` measures without a threshold, and at 0.5; {} of others.
+
+        Raises UserError: no image has a label.
+        """
+        if self.every is None or self.hot is None:
+            return {}
+        from vit_jax.evals import multi_label  # late: most sets have one label an image
+
+        ranked = multi_label.ranking(self.every, self.hot)
+        return {**ranked, **multi_label.at_threshold(self.every >= 0.5, self.hot)}
 
     def macro(self) -> dict[str, float]:
         """Return macro_top1 and macro_f1 in [0, 1] (`report.macro`); {} with multi-hot labels."""
@@ -73,18 +92,20 @@ class Classify:
     macro: bool = False  # `run` measures macro_top1 and macro_f1 too
     folder: bool = True  # `run` writes a report into the directory it is given
     groups: classes.Groups = ()  # the classes to choose among, where not all (`classes.rule`)
+    several: bool = False  # `run` measures average precision too, of images of several labels
 
     def run(
         self, predictors: Predictors, variables: PyTree, report_dir: Folder = None, of: str = ""
     ) -> dict[str, float]:
-        """Return loss, top1, top5, num_examples, and what `macro` adds; fill `report_dir`.
+        """Return loss, top1, top5, num_examples, what `macro` or `several` adds; fill `report_dir`.
 
         Raises UserError: labels that the model has no output for, or an empty split.
         """
         scores = self.scores(classes.grouped(predictors["logits"], self.groups), variables)
         if self.folder and report_dir is not None and jax.process_index() == 0:
             self.report(scores, report_dir, of)
-        return {**scores.summary(), **(scores.macro() if self.macro else {})}
+        more = {**(scores.macro() if self.macro else {}), **scores.several()}
+        return {**scores.summary(), **more}
 
     def report(self, scores: Scores, folder: str | os.PathLike[str], of: str = "") -> list[str]:
         """Write the per-class table and the confusion matrix; returns the names of the files.
@@ -117,7 +138,8 @@ class Classify:
         """Call `take` with the fields of `Scores` of each batch, in order."""
 
         def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            return score_batch(variables, batch, predict=predict, loss=self.loss, mesh=self.mesh)
+            how = {"predict": predict, "loss": self.loss, "mesh": self.mesh}
+            return score_batch(variables, batch, several=self.several, **how)
 
         run_pass(self.batches, self.batch_size, self.mesh, score, lambda x: take(self._fetch(x)))
 
@@ -131,13 +153,13 @@ class Classify:
     def _fetch(self, result: dict[str, jax.Array]) -> Rows:
         """Fetch a batch's results without the padding."""
         values = {key: np.asarray(value) for key, value in result.items()}
-        real = values.pop("mask") > 0
+        real, whole = values.pop("mask") > 0, values.pop("whole") > 0
         if not values.pop("valid")[real].all():
             raise UserError(
                 f"{self.name or 'the split'} has labels that the model has no output for; check "
                 "model.num_classes, and that the split is labelled (test splits often hold -1)"
             )
-        return {key: value[real] for key, value in values.items()}
+        return {key: value[whole if key in _OF_ALL else real] for key, value in values.items()}
 
 
 def create(cfg: ClassifyEval, context: EvalContext) -> Classify:
@@ -157,6 +179,8 @@ def create(cfg: ClassifyEval, context: EvalContext) -> Classify:
         macro=cfg.macro,
         folder=cfg.report,
         groups=classes.groups_of(stream.source),
+        several=stream.source.multi_label
+        and len(stream.source) * stream.source.num_classes <= _MOST,
     )
 
 
@@ -187,17 +211,25 @@ class MeanLoss:
         return {"loss": math.fsum(losses) / len(losses), "num_examples": float(len(losses))}
 
 
-@functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh"))
+@functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh", "several"))
 def score_batch(
-    variables: PyTree, batch: Mapping[str, Array], *, predict: Predict, loss: Loss, mesh: Mesh
+    variables: PyTree,
+    batch: Mapping[str, Array],
+    *,
+    predict: Predict,
+    loss: Loss,
+    mesh: Mesh,
+    several: bool = False,
 ) -> dict[str, Array]:
-    """Score a batch of B: the fields of `Scores`, the mask, and whether each label is valid.
+    """Score a batch of B: the fields of `Scores`, two masks, and whether each label is valid.
 
-    Every process gets the whole result: it is a few bytes per example.
+    Every process gets the whole result: it is a few bytes per example, with `several` also each
+    class's probability. "mask" is of the examples with a label, "whole" of all.
     """
     logits = predict(variables, batch).astype(jnp.float32)
     label, num_classes = batch["label"], logits.shape[-1]
-    result = {"mask": batch["mask"]}
+    known = mix.known(label)
+    result = {"mask": batch["mask"], "whole": batch["mask"]}
     if label.ndim == 1:
         result["label"] = label
         result["valid"] = (label >= 0) & (label < num_classes)
@@ -215,5 +247,8 @@ def score_batch(
     result["prediction"] = ranked[:, 0]
     normalized = jax.nn.softmax if loss is Loss.SOFTMAX else jax.nn.sigmoid
     result["confidence"] = normalized(logits).max(axis=-1)
-    result["nll"] = example_loss(logits, label.astype(jnp.float32), loss)
+    if several:
+        result |= {"every": normalized(logits), "hot": label.astype(jnp.int8)}
+    label = label.astype(jnp.float32) if known is None else jnp.maximum(label, 0.0)
+    result["nll"] = example_loss(logits, label, loss, known)
     return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))

@@ -2,6 +2,7 @@
 """What a run evaluates on, how often, and by which measure: one config class for each kind."""
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from vit_jax import data
 from vit_jax.data import classes
 from vit_jax.data.checks import check_labels
+from vit_jax.data.sources.base import gives_numbers
 from vit_jax.errors import UserError
 from vit_jax.settings import durations
 from vit_jax.settings.fields import group, value
@@ -30,6 +32,7 @@ class EvalConfig:
 
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
     needs_captions: ClassVar[bool] = False  # its images have captions
+    needs_target: ClassVar[str] = ""  # the `TargetKind` of its images' pixels
 
     split: str = "val"
     every: str = value("", unit="duration")
@@ -98,6 +101,71 @@ class ClassifyEval(EvalConfig):
         if self.macro and sources[""].multi_label:
             has = f"{sources[''].name} has several labels per image"
             raise UserError(f"{where}.macro: {has}; set macro=False")
+        return []
+
+
+class ThresholdRule(enum.StrEnum):
+    """What a class's probability must reach for the class to count as seen."""
+
+    GLOBAL = "global"  # one number for all classes, of the best overall F1
+    PER_CLASS = "per_class"  # one for each class, of its best F1
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class MultiLabelEval(EvalConfig):
+    """Average precision of several labels an image, and F1 at a threshold (`evals.multi_label`).
+
+    Attributes:
+        threshold: one for all classes, or one for each.
+        chosen_on: the split that it is chosen on, of the same dataset, such as "val" where `split`
+            is "test"; "" is `split` itself.
+        report: write the thresholds and the table of the classes at the end of the run; `predict`
+            and `evaluate` take the thresholds from there.
+    """
+
+    predictor: ClassVar[str] = "logits"
+
+    threshold: ThresholdRule = ThresholdRule.GLOBAL
+    chosen_on: str = ""
+    report: bool = True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        averages = ("map", "micro_map", "f1", "macro_f1")
+        return (*averages, "cp", "cr", "cf1", "op", "or", "of1", "loss")
+
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """The split to measure on, and the one to choose thresholds on if it is another."""
+        return {"": self.split, **({"chosen": self.chosen_on} if self.chosen_on else {})}
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        for source in sources.values():
+            if not source.multi_label:
+                has = f"{source.name} has one label per image, or none"
+                raise UserError(f"{where}: {has}; set evals.NAME to a ClassifyEval")
+        return []
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class RegressionEval(EvalConfig):
+    """Errors of numbers, in their units: MAE, RMSE and R2 (`evals.regression`).
+
+    Of several outputs these are means, and each output's own are "mae_NAME" and so on.
+    """
+
+    predictor: ClassVar[str] = "value"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("mae", "rmse", "r2")
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        if not gives_numbers(sources[""]):
+            has = f"{sources[''].name} has no numbers"
+            raise UserError(f"{where}: {has}; name their columns in data.name, ?target=COLUMN")
         return []
 
 
@@ -294,3 +362,143 @@ class RetrievalEval(EvalConfig):
     def metrics(self) -> tuple[str, ...]:
         ways = ("image_to_text", "text_to_image")
         return tuple(f"{way}_r{k}" for way in ways for k in self.k)
+
+
+def _check_whole(transform: data.TransformConfig, where: str) -> None:
+    if transform.crop is not data.Crop.RESIZE:
+        why = "leaves out pixels that are measured; set it to resize"
+        raise UserError(f"{where}.transform.crop={transform.crop} {why}")
+
+
+class DepthCrop(enum.StrEnum):
+    """Which pixels of an image are measured."""
+
+    NONE = "none"  # all
+    EIGEN = "eigen"  # NYU's: rows 45 to 470 and columns 41 to 600 of 480x640 (Eigen et al. 2014)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class DepthEval(EvalConfig):
+    """Errors of depths at each image's own size (`evals.dense.depth`).
+
+    `transform.crop` must be resize: the whole image is seen, and its depths brought back.
+
+    Attributes:
+        min_depth, max_depth: pixels with a depth beyond them are left out, and predictions brought
+            into them.
+        crop: the part of an image that is measured.
+        flip: average with the mirrored image's depths.
+        image_size: (H, W) that images are brought to; () is the model's. Another needs
+            `model.dynamic_image_size`.
+    """
+
+    predictor: ClassVar[str] = "depth"
+    needs_target: ClassVar[str] = "depth"
+
+    min_depth: float = value(0.001, above=0, unit="of the depths")
+    max_depth: float = value(10.0, above=0, unit="of the depths")
+    crop: DepthCrop = DepthCrop.NONE
+    flip: bool = False
+    image_size: tuple[int, ...] = value((), lengths=(0, 1, 2), least=1, unit="pixels")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("rmse", "abs_rel", "log10", "delta1", "delta2", "delta3")
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)
+        if self.min_depth >= self.max_depth:
+            raise UserError(f"{where}.min_depth={self.min_depth} must be below {where}.max_depth")
+
+    def size(self, own: tuple[int, int]) -> tuple[int, int]:
+        """Return (H, W) that images are brought to; `own` is the model's."""
+        given = self.image_size or own
+        return given[0], given[-1]
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class SegmentationEval(EvalConfig):
+    """Classes of pixels at each image's own size (`evals.dense.evaluators`).
+
+    An image is resized until it just covers the model's size; windows of that size are laid over
+    it. Of `transform`, whose crop must be resize, the interpolation is used. `batch_size` counts
+    windows.
+
+    Attributes:
+        stride: from one window to the next, such as 341 for windows of 512 (DINOv2, DINOv3); 0
+            spreads as few as cover the image evenly (EoMT).
+        report: write the table of classes and pictures at the end of the run.
+    """
+
+    predictor: ClassVar[str] = "segmentation"
+    needs_target: ClassVar[str] = "pixels"
+
+    stride: int = value(0, least=0, note="0 spreads windows evenly", unit="pixels")
+    report: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("miou", "accuracy")
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class PanopticEval(EvalConfig):
+    """Things and stuff at each image's own size (`evals.dense.evaluators`).
+
+    The whole image is seen, padded to the model's size. Of `transform`, whose crop must be resize,
+    the interpolation is used.
+
+    Attributes:
+        score: how probable the class of a query must be.
+        overlap: the share of its mask that a query must win.
+        report: write the table of classes and pictures at the end of the run.
+    """
+
+    predictor: ClassVar[str] = "segments"
+    needs_target: ClassVar[str] = "segments"
+
+    score: float = value(0.8, least=0, below=1)
+    overlap: float = value(0.8, least=0, below=1)
+    report: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("pq", "sq", "rq")
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class InstanceEval(EvalConfig):
+    """Objects, their masks and boxes, at each image's own size (`evals.dense.evaluators`).
+
+    Images are seen as by `PanopticEval`.
+
+    Attributes:
+        masks: measure masks besides boxes; False for data that have boxes alone.
+        top: how many of an image's objects count, the likeliest.
+        report: write the table of classes and pictures at the end of the run.
+    """
+
+    predictor: ClassVar[str] = "segments"
+    needs_target: ClassVar[str] = "segments"
+
+    masks: bool = True
+    top: int = value(100, least=1, most=100)
+    report: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        kinds = ("mask_", "box_") if self.masks else ("box_",)
+        return tuple(f"{kind}{name}" for kind in kinds for name in ("ap", "ap50"))
+
+    def check(self, where: str) -> None:
+        EvalConfig.check(self, where)
+        _check_whole(self.transform, where)

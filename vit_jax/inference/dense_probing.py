@@ -12,11 +12,11 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Float32, UInt8
 
 from vit_jax import models
-from vit_jax.data import Reading, normalize
+from vit_jax.data import Reading, Source, normalize
 from vit_jax.data.images import ops
 from vit_jax.data.sources.base import split_of
-from vit_jax.data.sources.masks import IGNORED, MaskedImages, open_masks
-from vit_jax.errors import UserError, shown
+from vit_jax.data.sources.dense.masks import IGNORED, open_masks, pixels_of
+from vit_jax.errors import UserError
 from vit_jax.evals.passes import Pass, watched
 from vit_jax.evals.probes import knn, segmentation
 from vit_jax.evals.probes.features import encode_all, feature_shapes
@@ -67,12 +67,12 @@ class Settings:
     seed: int
 
 
-def open_splits(dataset: str, *splits: str) -> list[MaskedImages]:
+def open_splits(dataset: str, *splits: str) -> list[Source]:
     """Open the splits of "masks:DIR" to learn from and to test on.
 
     Raises UserError: no such dataset or split.
     """
-    found = []
+    found: list[Source] = []
     for part, split in zip(("train", "test"), splits, strict=True):
         with split_of(f"--{part}_split"):
             found.append(open_masks(dataset.removeprefix(PREFIX), split))
@@ -80,7 +80,7 @@ def open_splits(dataset: str, *splits: str) -> list[MaskedImages]:
 
 
 def read_patches(
-    trained: Trained, source: MaskedImages, layers: Layers, mesh: Mesh, *, batch_size: int
+    trained: Trained, source: Source, layers: Layers, mesh: Mesh, *, batch_size: int
 ) -> Patches:
     """Resize every image and its mask to the model's size, uncropped, and encode the image.
 
@@ -103,7 +103,7 @@ def read_patches(
                 "mask": np.zeros(size, np.float32),
             }
             for row, index in enumerate(range(start, min(start + size, len(source)))):
-                image, mask = source.read(index, channels, trained.reading)
+                image, mask = pixels_of(source, index, channels, trained.reading)
                 batch["image"][row] = ops.resize(image, (height, width), trained.transform.resize)
                 batch["mask"][row], masks[index] = 1, _nearest(mask, (height, width))
             yield batch
@@ -139,25 +139,19 @@ def _nearest(mask: UInt8[np.ndarray, "H W"], size: tuple[int, int]) -> UInt8[np.
     return mask[centres(size[0], mask.shape[0])[:, None], centres(size[1], mask.shape[1])]
 
 
-def count_classes(train: MaskedImages, patches: Patches) -> int:
-    """Return K: the number of names in classes.txt, else the highest class in training plus 1.
-
-    Raises UserError: a class beyond the names, or fewer than two classes.
-    """
+def count_classes(train: Source, patches: Patches) -> int:
+    """Return K, the number of classes; raises UserError: all pixels are of one."""
     known = patches.masks[patches.masks != IGNORED]
-    highest, names = int(known.max(initial=0)), len(train.class_names)
-    if names and highest >= names:
-        raise UserError(f"{train.name} has pixels of class {highest}; classes.txt names {names}")
     if len(np.unique(known)) < 2:
         raise UserError(f"{train.name} has pixels of a single class; a probe needs two")
-    return names or highest + 1
+    return train.num_classes
 
 
 def run(
     settings: Settings,
     train: Patches,
     test: Patches,
-    source: MaskedImages,
+    source: Source,
     num_classes: int,
     mesh: Mesh,
     *,
@@ -177,7 +171,7 @@ def run(
         channels: of those images.
         reading: the rules by which those images are read.
 
-    Raises UserError: a k above the number of patches, or a test pixel of an unknown class.
+    Raises UserError: a k above the number of patches, or no test pixel of a class.
     """
     scorers, details = _fit(settings, train, num_classes, mesh)
     counts = {name: np.zeros((num_classes, num_classes), np.int64) for name in scorers}
@@ -187,8 +181,7 @@ def run(
         tokens = test.tokens[start : start + BATCH]
         scores = {name: score(tokens) for name, score in scorers.items()}
         for row in range(len(tokens)):
-            image, truth = source.read(start + row, channels, reading)
-            _check_classes(source, start + row, truth, num_classes)
+            image, truth = pixels_of(source, start + row, channels, reading)
             predicted = {
                 name: segmentation.enlarge(found[row], truth.shape)
                 for name, found in scores.items()
@@ -231,14 +224,3 @@ def _fit(
             head = segmentation.fit(*train, num_classes, **how, seed=settings.seed)
         scorers["linear_head"], details["linear_head"] = head.scores, ("linear_head", how)
     return scorers, details
-
-
-def _check_classes(
-    source: MaskedImages, index: int, truth: UInt8[np.ndarray, "H W"], num_classes: int
-) -> None:
-    known = truth[truth != IGNORED]
-    if known.max(initial=0) >= num_classes:
-        raise UserError(
-            f"{shown(str(source.masks[index]))} has pixels of class {known.max()}, and the classes "
-            f"are 0 to {num_classes - 1}; name all of them in classes.txt"
-        )

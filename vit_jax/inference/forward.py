@@ -34,7 +34,9 @@ def make_apply(trained: Trained) -> Forward:
     and features and tokens those of the image itself.
     """
     apply = _apply(trained.model, tuple(trained.mean), tuple(trained.std), trained.dtype.name)
-    return _averaged(apply, tuple(trained.tta), trained.loss) if trained.tta else apply
+    if not trained.tta:
+        return apply
+    return _averaged(apply, tuple(trained.tta), None if trained.gives_numbers else trained.loss)
 
 
 @functools.lru_cache  # one function object a program, so that jit finds it; it holds no weights
@@ -57,17 +59,19 @@ def _apply(
 
 
 @functools.lru_cache  # as `_apply`
-def _averaged(apply: Forward, tta: tuple[Tta, ...], loss: Loss) -> Forward:
+def _averaged(apply: Forward, tta: tuple[Tta, ...], loss: Loss | None) -> Forward:
     def averaged(variables: Any, image: Image, grids: Array | None = None) -> Output:
         if grids is not None:
             raise UserError("tta moves and mirrors images of one size; set transform.crop=resize")
 
         def likely(copy: Array) -> Array:
-            return probabilities(apply(variables, copy).logits.astype(jnp.float32), loss)
+            found = apply(variables, copy).logits.astype(jnp.float32)
+            return found if loss is None else probabilities(found, loss)
 
         # One copy after another, so that memory does not grow with their number.
         mean = jax.lax.map(likely, _copies(image, tta)).mean(axis=0)
-        mean = jnp.log(mean) if loss is Loss.SOFTMAX else jax.scipy.special.logit(mean)
+        if loss is not None:
+            mean = jnp.log(mean) if loss is Loss.SOFTMAX else jax.scipy.special.logit(mean)
         return dataclasses.replace(apply(variables, image), logits=mean)
 
     return averaged
@@ -153,7 +157,10 @@ def _predict(apply: Forward, output: str) -> Predict:
 
 
 def output_name(trained: Trained) -> str:
-    """Return what an export returns: "logits", or "features" of a model without a head."""
+    """Return what an export returns: "logits", or "features" of a model without a head.
+
+    The logits of a model of numbers are these, in the units of the data.
+    """
     return "logits" if trained.model.num_classes else "features"
 
 

@@ -60,11 +60,19 @@ class Trained:
     # A file's pair of towers and its tokenizer; runs and repositories say theirs.
     towers: "TwoTowers | None" = None
     tokenizer: str = ""
+    # What is beside the model where every pixel counts, an `EomtHead` or a `DptConfig`;
+    # `inference.dense` makes predictors of it.
+    head: Any = None
     tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file
     step: int | None = None
     best_by: str = ""  # the metric that chose the step; "" if it was named or is the last
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def gives_numbers(self) -> bool:
+        """Whether its outputs are numbers in the units of the data, and no classes' logits."""
+        return self.config is not None and self.config.objective.gives_numbers
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -133,6 +141,10 @@ def load(
         transform=transform or found.transform,
         class_names=named(class_names, found.model) if class_names else found.class_names,
     )
+    if found.head is not None and not headless:
+        from vit_jax.inference import dense  # late: most models say one class an image
+
+        return dense.read_weights(found, resize=resize)
     return read_weights(found, resize=resize, headless=headless)
 
 
@@ -178,7 +190,8 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
     models.create(model)  # which checks it
     if found.config is None:
         names = found.class_names if model.num_classes == found.model.num_classes else ()
-        same = {"ref": found.ref, "class_names": named(names, model), "loss": found.loss}
+        names = found.class_names if found.head else named(names, model)
+        same = {"ref": found.ref, "class_names": names, "loss": found.loss, "head": found.head}
         same |= {"towers": found.towers, "tokenizer": found.tokenizer}
         return dataclasses.replace(_of_file(found.source, model), **same)
     found = dataclasses.replace(
@@ -254,7 +267,11 @@ def _of_repository(ref: str, model: ModelConfig | None) -> Trained:
     found = _of_file(network.source, model or network.model)
     count = found.model.num_classes
     names = network.class_names if len(network.class_names) == count else ()
-    same = {"ref": ref, "class_names": named(names, found.model), "loss": network.loss}
+    names = named(names, found.model)
+    if network.head:
+        numbers = tuple(f"class {i}" for i in range(getattr(network.head, "num_classes", 0)))
+        names = network.class_names or numbers
+    same = {"ref": ref, "class_names": names, "loss": network.loss, "head": network.head}
     return dataclasses.replace(found, **same)
 
 
@@ -268,6 +285,12 @@ def read_weights(
     Raises UserError: weights that do not fit.
     """
     ref, model = trained.source, trained.model
+    if trained.head is not None and not headless:
+        raise UserError(
+            f"{trained.ref} says what each pixel is, and no class of an image: `convert` writes "
+            "it, `probe`, `visualize` and `export` use its features, and training starts from it "
+            "by init.weights"
+        )
     if not model.num_classes and not headless:
         raise UserError(_no_head(trained.ref))
     try:
@@ -280,6 +303,8 @@ def read_weights(
     leaves = trees.named_leaves(models.abstract(model)) if headless else ()
     lacking = {name: np.zeros(leaf.shape, np.float32) for name, leaf in leaves if name not in found}
     variables = trees.nest({**lacking, **found})
+    if trained.config is not None and not lacking:
+        variables = trained.config.objective.put_back(variables)
     has_head = not lacking and model.num_classes > 0
     return dataclasses.replace(trained, variables=variables, has_head=has_head)
 
@@ -323,6 +348,7 @@ def _of_run(place: str, ema: bool | None) -> Trained:
     if ema is None and not (ema := cfg.objective.needs_average):
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())
+    head = cfg.objective.pixel_head
     networks.check_size(found.model, place)
     if not min(cfg.data.std, default=0) > 0:
         raise UserError(f"{place}: data.std={cfg.data.std} must be above 0; it is damaged")
@@ -336,8 +362,9 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         std=cfg.data.std,
         transform=_transform(cfg),
         reading=data.reading(cfg.data),
-        class_names=classes.readable(named(names, found.model)),
+        class_names=classes.readable(tuple(names) if head else named(names, found.model)),
         loss=cfg.objective.head_loss or Loss.SOFTMAX,
+        head=head,
         ema=ema,
         config=cfg,
         step=found.step,

@@ -59,6 +59,8 @@ def output_and_layers(
     layers: int | Sequence[int] | None = None,
     *,
     norm: bool | None = False,
+    train: bool = False,
+    rng: jax.Array | None = None,
 ) -> tuple[Output, list[Layer]]:
     """Run a forward pass; return its output and what layers return, in the order of `layers`.
 
@@ -69,6 +71,7 @@ def output_and_layers(
         layers: numbers from 0, negative ones from the end; a number n: the last n; None: all.
         norm: as the network normalises before its head; of stages that is the last alone. None:
             where the network does.
+        train, rng: run it as for training, with what is dropped drawn from the key.
 
     Raises UserError: a layer that the network does not have, a norm that it does not have before
         pooling, merged tokens, a network of neither stacked blocks nor stages.
@@ -85,8 +88,9 @@ def output_and_layers(
             norms.append(layer.clone(parent=None, name=None))
         return _is_layer(layer)
 
+    how = {"train": train, "rngs": {"dropout": rng}} if train else {}
     output, state = models.create(cfg).apply(
-        variables, image, mutable=[CAPTURED], capture_intermediates=is_wanted
+        variables, image, mutable=[CAPTURED], capture_intermediates=is_wanted, **how
     )
     found = dict(trees.named_leaves(state.get(CAPTURED, {})))
     stacks = [found.get(f"{stack}/{_CALL}/0") for stack in _STACKS]

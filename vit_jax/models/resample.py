@@ -75,3 +75,15 @@ def resized(value: Float[Array, "H W *D"], new: Grid, matrix: Matrix) -> Float[A
     rows, columns = (jnp.asarray(side, jnp.float32) for side in sides)
     out = jax.jit(resized_parameter)(flat, rows, columns)  # by its name in the program
     return out.reshape(*new, *value.shape[2:])
+
+
+def resized_map(
+    x: Float[Array, "B H W C"], weights: Float[Array, "new old"], axis: int
+) -> Float[Array, "B P Q C"]:
+    """Resize an axis of activations by a constant matrix: FLOPs leave it out, by this name.
+
+    Sums are in float32, the result in the dtype of `x`.
+    """
+    how = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
+    subscripts = "pi,biwc->bpwc" if axis == 1 else "pi,bhic->bhpc"
+    return jnp.einsum(subscripts, weights.astype(x.dtype), x, **how).astype(x.dtype)

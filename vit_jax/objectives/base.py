@@ -15,6 +15,9 @@ from jaxtyping import Array, Float
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import GRIDS, DataConfig, Source, View, is_native, one_view, reading
+from vit_jax.data.checks import check_labels
+from vit_jax.data.sources.base import gives_numbers, has_unknown
+from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
@@ -42,6 +45,10 @@ class ObjectiveConfig:
             runs and verbs take of the run.
         scores_images: single images have a loss, for evaluations.
         embeds_texts: it puts images and texts in one space, for evaluations.
+        predicts: what it says of every pixel, by the names of predictors.
+        target: the `TargetKind` that it learns from; "" for none.
+        gives_numbers: the head's outputs are numbers, one for each that the dataset has, and no
+            classes.
     """
 
     uses_labels: ClassVar[bool] = True
@@ -49,6 +56,9 @@ class ObjectiveConfig:
     needs_average: ClassVar[bool] = False
     scores_images: ClassVar[bool] = True
     embeds_texts: ClassVar[bool] = False
+    predicts: ClassVar[tuple[str, ...]] = ()
+    target: ClassVar[str] = ""
+    gives_numbers: ClassVar[bool] = False
 
     @property
     def locked(self) -> str:
@@ -60,8 +70,54 @@ class ObjectiveConfig:
         """The loss that the logits are trained with; None for an objective without logits."""
         return None
 
+    @property
+    def pixel_head(self) -> Any:
+        """What stands beside the encoder where every pixel counts; None for nothing."""
+        return None
+
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError, one line that names the field, for values that exclude each other."""
+
+    def with_classes(self, num_classes: int) -> "ObjectiveConfig":
+        """Return the settings for a dataset of K classes, where they leave that number to it."""
+        del num_classes
+        return self
+
+    def check_source(self, source: Source, allowed: int = 0) -> None:
+        """Check that the opened training split has what the objective learns.
+
+        Raises UserError: it has not; `allowed` images may lack a label.
+        """
+        if not self.uses_labels:
+            return
+        if gives_numbers(source):
+            what = f"{source.name} has numbers and no classes"
+            raise UserError(f"{what}; set objective=regression", field="objective")
+        how = "put them in folders of classes" if not source.num_classes else "label them"
+        without = "or train without, as --config=unlabelled_folder does"
+        check_labels(source, f"{how}, {without}", allowed=allowed)
+        is_plain = type(self).__name__ == "SupervisedConfig"
+        if has_unknown(source) and not is_plain:
+            what = f"{source.name} has labels that are not known (?), for plain training alone"
+            raise UserError(f"{what}; know them, or leave out the marked ones")
+        if source.multi_label and self.head_loss is Loss.SOFTMAX:
+            several = f"{source.name} has several labels per image"
+            raise UserError(f"{several}; set objective.loss=sigmoid, or bce")
+        if source.num_classes == 1 and self.head_loss is Loss.SOFTMAX:
+            only = f"{source.name} has the one class {source.class_names[0]!r}"
+            raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
+
+    def fitted(self, source: Source) -> "ObjectiveConfig":
+        """Return the config with what it takes from the training split, as the spread of numbers.
+
+        Raises UserError: there is nothing to learn.
+        """
+        del source
+        return self
+
+    def put_back(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return trained variables as others use them: with a head in the units of the data."""
+        return variables
 
     def check_start(self, weights: str) -> None:
         """Raise UserError if the objective does not go with `init.weights`, "" for none."""

@@ -13,6 +13,7 @@ from vit_jax.data import GRIDS, DataConfig, normalize_rows
 from vit_jax.data.augment import mix
 from vit_jax.data.config import Partner, is_on
 from vit_jax.data.stream.native import batch_shapes
+from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 
 Rows = Mapping[str, jax.Array]
@@ -33,6 +34,9 @@ def prepare(
     pixels, label, grids = image(batch, model, data), batch["label"], batch[GRIDS]
     lead = grids.shape[:-1]
     flat = label.reshape(-1, *label.shape[len(lead) :])
+    if mix.known(flat) is not None:
+        what = "labels that are not known (?) are of images of one size"
+        raise UserError(f"{what}; set data.transform.crop=random_resized")
     rows = mix.targets(flat, model.num_classes, label_smoothing)
     if is_on(data.mix):
         pixels, rows = mixed(rng, pixels, grids, rows, data)

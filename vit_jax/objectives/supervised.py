@@ -93,8 +93,12 @@ class Supervised(Objective):
             # Far from the keys that mixing splits off.
             image = erase(jax.random.fold_in(rng, 2**16), image, data.erasing_prob)
         targets = mix.targets(batch["label"], self.model.num_classes, self.cfg.label_smoothing)
-        image, targets = mix.mix(rng, image, targets, data.mix)
         rest = {key: value for key, value in batch.items() if key not in ("image", "label")}
+        known = mix.known(batch["label"])
+        if known is not None:
+            image, targets, rest["known"] = mix.mix_known(rng, image, targets, known, data.mix)
+        else:
+            image, targets = mix.mix(rng, image, targets, data.mix)
         return self._binarized({**rest, "image": image, "targets": targets})
 
     def _binarized(self, batch: Batch) -> Batch:
@@ -110,7 +114,8 @@ class Supervised(Objective):
         if GRIDS in batch:
             return self._native_loss(params, ctx, batch, rng)
         out, model_state = self.apply(params, ctx.model_state, batch["image"], rng, train=train)
-        loss = example_loss(out.logits, batch["targets"], self.cfg.loss).mean()
+        known = batch.get("known")
+        loss = example_loss(out.logits, batch["targets"], self.cfg.loss, known).mean()
         metrics = {"loss": loss, "top1": top1(out.logits, batch["targets"])}
         return loss, Aux(metrics, model_state, ctx.objective)
 
@@ -135,7 +140,7 @@ class Supervised(Objective):
         """Return the loss [B] of each example against its label, without smoothing."""
         logits = self.encode(variables, batch).logits.astype(jnp.float32)
         targets = mix.targets(batch["label"], self.model.num_classes, 0.0)
-        return example_loss(logits, targets, self.cfg.loss)
+        return example_loss(logits, targets, self.cfg.loss, mix.known(batch["label"]))
 
 
 def top1(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, ""]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers: learning-rate schedules, optax chains, and decay, lr and freeze rules by regex."""
 
-from vit_jax.optim.build import Climb, make_climb, make_optimizer
+from vit_jax.optim.build import Climb, make_climb, make_constant, make_optimizer
 from vit_jax.optim.config import (
     CooldownShape,
     MatrixScale,

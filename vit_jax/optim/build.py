@@ -14,7 +14,7 @@ from vit_jax.models.mup import Growth
 from vit_jax.optim import moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer, decays
 from vit_jax.optim.rules import Rules, Values, make_rules
-from vit_jax.optim.schedules import cosine, make_schedule
+from vit_jax.optim.schedules import cosine, make_late, make_schedule
 from vit_jax.settings.durations import Clock
 
 Climb = Callable[[trees.PyTree, jax.Array], trees.PyTree]  # of gradients and the step
@@ -69,7 +69,8 @@ def make_optimizer(
         (decays(cfg) and not early, "decay", decay),
         (cfg.name == Optimizer.LAMB, "trust", transforms.scale_by_layer_trust_ratio(rules.decayed)),
         (_changes(rules.lr), "multiply", transforms.multiply(rules.lr)),
-        (True, "lr", optax.scale_by_learning_rate(schedule)),
+        (not rules.late, "lr", optax.scale_by_learning_rate(schedule)),
+        (bool(rules.late), "lr", _late(cfg, clock, schedule, rules)),
         # Adding minus zero leaves every number, minus zero included, bitwise as it is.
         (partly_frozen, "hold", transforms.fill(rules.frozen, -0.0)),
     ]
@@ -81,6 +82,15 @@ def make_optimizer(
 
         tx = hold.holding(tx, rules.held, steps)
     return tx, schedule
+
+
+def _late(
+    cfg: OptimConfig, clock: Clock, schedule: optax.Schedule, rules: Rules
+) -> optax.GradientTransformation:
+    """Multiply by minus the learning rate, that of late parameters being another."""
+    if not rules.late:
+        return optax.identity()
+    return transforms.scale_by_rates(schedule, make_late(cfg, clock), rules.late)
 
 
 def make_climb(cfg: OptimConfig, params: trees.PyTree, clock: Clock) -> Climb | None:
@@ -105,6 +115,25 @@ def make_climb(cfg: OptimConfig, params: trees.PyTree, clock: Clock) -> Climb | 
         return transforms.scale_to_norm(grads, cfg.sam_rho)
 
     return climb
+
+
+def make_constant(
+    cfg: OptimConfig, params: trees.PyTree
+) -> Callable[[trees.PyTree], trees.PyTree] | None:
+    """Build the function that makes wholly frozen parameters constants to a loss.
+
+    Then their gradients are zero and cost nothing, nor does the way back to what lies before the
+    first trained layer. Where a part of a stack is frozen, its gradients are still computed. None
+    without `freeze`.
+    """
+    if not cfg.freeze:
+        return None
+    frozen = {name for name, value in make_rules(cfg, params).frozen.items() if value.all()}
+
+    def constant(name: str, leaf: jax.Array) -> jax.Array:
+        return jax.lax.stop_gradient(leaf) if name in frozen else leaf
+
+    return lambda params: trees.map_named(constant, params)
 
 
 def _weight_decay(cfg: OptimConfig, clock: Clock) -> float | optax.Schedule:

@@ -33,6 +33,7 @@ class Schedule(enum.StrEnum):
     RSQRT = "rsqrt"
     CONSTANT = "constant"
     STEP = "step"
+    POLY = "poly"
 
 
 class CooldownShape(enum.StrEnum):
@@ -93,6 +94,7 @@ class OptimConfig:
         milestones: when step lowers the rate, counted from the start of the run; the default is
             BiT-HyperRule's (arXiv:1912.11370).
         decay_factor: multiplies step's rate at every milestone.
+        poly_power: poly falls as (1 - progress) to this power (Mask2Former and EoMT: 0.9).
         schedule_every: hold the rate for this long, from the first step on ("1 epoch": DeiT); "" is
             one step.
         schedule_lag: use the rate of one such period before, like schedulers that are stepped
@@ -142,6 +144,11 @@ class OptimConfig:
             last layer does: neither they nor their moments change, and no decay acts. It names all
             layers of a stack or none.
         hold_for: how long `hold` acts; "" none.
+        late: regex of the parameters whose rate is 0 until `late_start`, rises linearly for
+            `late_warmup` and then takes the same curve from there to the end, as EoMT's encoder
+            beside its heads; their moments are kept from the start. It names all layers of a stack
+            or none.
+        late_start, late_warmup: of `late`; the others have `warmup`.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
     """
 
@@ -157,6 +164,7 @@ class OptimConfig:
     rsqrt_timescale: str = value("10_000 steps", unit="duration")
     milestones: tuple[str, ...] = value(("30%", "60%", "90%"), unit="durations")
     decay_factor: float = value(0.1, above=0, below=1)
+    poly_power: float = value(0.9, above=0)
     schedule_every: str = value("", unit="duration")
     schedule_lag: bool = False
     warmup_overlap: bool = False
@@ -184,6 +192,9 @@ class OptimConfig:
     freeze: str = ""
     hold: str = ""
     hold_for: str = value("", unit="duration")
+    late: str = ""
+    late_start: str = value("", unit="duration")
+    late_warmup: str = value("", unit="duration")
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 
     def check(self) -> None:
@@ -252,7 +263,10 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay", "weight_decay_end"
     yield bool(cfg.hold_for), "without optim.hold_for", "hold"
     yield bool(cfg.hold), "without optim.hold", "hold_for"
+    yield bool(cfg.late_start), "without optim.late_start", "late"
+    yield bool(cfg.late), "without optim.late", "late_start", "late_warmup"
     scheduled = f"with the schedule {cfg.schedule}"
+    yield cfg.schedule == Schedule.POLY, scheduled, "poly_power"
     yield cfg.schedule == Schedule.RSQRT, scheduled, "rsqrt_timescale"
     yield cfg.schedule == Schedule.STEP, scheduled, "milestones", "decay_factor"
     yield bool(cfg.warmup), "without a warmup", "warmup_lr", "warmup_overlap"
@@ -261,7 +275,7 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     yield cfg.schedule == Schedule.CONSTANT, scheduled, "branch"
     yield not cfg.branch, "with optim.branch, which cools down from its step on", "cooldown"
     cools = bool(cfg.cooldown or cfg.branch)
-    falls = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR)
+    falls = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR, Schedule.POLY)
     yield cools, "without optim.cooldown", "cooldown_shape"
     yield not falls, f"{scheduled}, which has ended", "cooldown_shape"
     yield falls or cools, f"with {cfg.schedule}, no cooldown", "min_lr"

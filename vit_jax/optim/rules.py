@@ -54,7 +54,8 @@ class Rules(NamedTuple):
     """What happens to each parameter: decayed and frozen (bool), lr and width (float32 factors).
 
     `lr` multiplies the whole step, `width` (maximal update parametrisation) all but the decay.
-    `held` names the parameters that wait at the start of the run; none of them is wholly frozen.
+    `held` names the parameters that wait at the start of the run, `late` those whose rate begins
+    later; none of them is wholly frozen.
     """
 
     decayed: Values
@@ -62,6 +63,7 @@ class Rules(NamedTuple):
     lr: Values
     width: Values
     held: frozenset[str]
+    late: frozenset[str]
 
 
 class Row(NamedTuple):
@@ -216,20 +218,31 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
         lr=_by_layer(params, lr_of, np.float32),
         width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),
         held=_held(cfg, params, frozen),
+        late=_whole(cfg, "late", params, frozen)[0],
     )
 
 
-def _held(cfg: OptimConfig, params: trees.PyTree, frozen: Values) -> frozenset[str]:
-    holds = _matched("hold", (cfg.hold,) if cfg.hold else (), params)
-    found = _by_layer(params, lambda name: holds(name) is not None, bool)
-    what = f"optim.hold={cfg.hold!r}"
+def _whole(
+    cfg: OptimConfig, field: str, params: trees.PyTree, frozen: Values
+) -> tuple[frozenset[str], set[str]]:
+    """Return the parameters, whole ones, that a field names, and all that are trained."""
+    pattern: str = getattr(cfg, field)
+    matches = _matched(field, (pattern,) if pattern else (), params)
+    found = _by_layer(params, lambda name: matches(name) is not None, bool)
+    what = f"optim.{field}={pattern!r}"
     for name, value in found.items():
         if value.size > 1:
             raise UserError(f"{what} names some layers of {name}; name all of a stack, or none")
     trained = {name for name, value in frozen.items() if not value.all()}
-    held = frozenset(name for name in trained if found[name])
-    if cfg.hold and not held:
+    chosen = frozenset(name for name in trained if found[name])
+    if pattern and not chosen:
         raise UserError(f"{what} names only what optim.freeze={cfg.freeze!r} stops for good")
+    return chosen, trained
+
+
+def _held(cfg: OptimConfig, params: trees.PyTree, frozen: Values) -> frozenset[str]:
+    held, trained = _whole(cfg, "hold", params, frozen)
+    what = f"optim.hold={cfg.hold!r}"
     if held == trained:
         raise UserError(f"{what} leaves no parameter to train for {cfg.hold_for!r}")
     return held
@@ -256,6 +269,7 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
         lr += f" to {factor.max():.3g}" if factor.size > 1 else ""
         lr += f" ({_share(frozen)} frozen)" if frozen.any() else ""
         lr += f" (held for {cfg.hold_for})" if name in rules.held else ""
+        lr += f" (from {cfg.late_start} on)" if name in rules.late else ""
         decay = _share(rules.decayed[name]) if config.decays(cfg) else "no"
         shape = "x".join(map(str, leaf.shape))
         rows.append(Row(name, shape, decay, "frozen" if frozen.all() else lr))

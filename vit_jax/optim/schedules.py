@@ -13,7 +13,13 @@ from vit_jax.optim.config import CooldownShape, OptimConfig, Schedule, trunk
 from vit_jax.settings.durations import Clock
 
 
-def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
+def make_late(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
+    """Build the function from a step to the learning rate of the parameters of `cfg.late`."""
+    own = dataclasses.replace(cfg, warmup=cfg.late_warmup, warmup_lr=0.0, warmup_overlap=False)
+    return make_schedule(own, clock, delay=clock.steps(cfg.late_start))
+
+
+def make_schedule(cfg: OptimConfig, clock: Clock, *, delay: int = 0) -> optax.Schedule:
     """Build the function from a step, or an array of steps, to its float32 learning rate.
 
     Steps count from 0, and update number s uses the rate of
@@ -28,6 +34,7 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         i < W     warmup_lr + (lr - warmup_lr) * i / W
         cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2
         linear    min_lr + (lr - min_lr) * (1 - p)
+        poly      min_lr + (lr - min_lr) * (1 - p) ** poly_power
         rsqrt     lr / sqrt(1 + (i - V) / rsqrt_timescale)
         constant  lr
         step      lr * decay_factor ** (number of milestones m with m <= i)
@@ -36,6 +43,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     `cooldown_epochs`. In the cooldown, i > T - C, the distance of rsqrt, constant and step from
     min_lr is multiplied by q = (T - i) / C or, with `cooldown_shape=sqrt`, 1 - sqrt(1 - q). A
     `branch` cools down from its step on: C is T without that.
+
+    With a `delay` of D steps the rate is 0 for these, and W begins after them.
 
     The defaults are the schedule of google-research/vision_transformer (min_lr is its `linear_end`)
     and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's (timm's cosine with
@@ -59,12 +68,13 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     if cfg.branch:
         cooldown = _after_branch(cfg, warmup, total)
     timescale = clock.steps(cfg.rsqrt_timescale) if cfg.schedule == Schedule.RSQRT else 1
-    if warmup + cooldown > total:
+    if delay + warmup + cooldown > total:
         long = [name for name, steps in (("warmup", warmup), ("cooldown", cooldown)) if steps]
         advice = " ".join(setting(f"config.optim.{name}=5%") for name in long)
         raise UserError(
-            f"optim.warmup ({warmup} steps) and optim.cooldown ({cooldown} steps) are longer than "
-            f"the run ({total} steps); shorten them, or write them in % of the run: add {advice}",
+            f"optim.warmup ({delay + warmup} steps) and optim.cooldown ({cooldown} steps) are "
+            f"longer than the run ({total} steps); shorten them, or write them in % of the run: "
+            f"add {advice}",
             field="optim.warmup",
         )
     if timescale < 1:
@@ -74,7 +84,7 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         )
     milestones = _milestones(cfg, clock, every) if cfg.schedule == Schedule.STEP else []
     kind, peak, start, end = cfg.schedule, cfg.lr, cfg.warmup_lr, cfg.min_lr
-    begin = 0 if cfg.warmup_overlap else warmup
+    begin = 0 if cfg.warmup_overlap else delay + warmup
     span = max(total - begin - cooldown, 1)
 
     def schedule(step: ArrayLike) -> Float[Array, "..."]:
@@ -89,6 +99,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
                 lr = end + (peak - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
             case Schedule.LINEAR:
                 lr = end + (peak - end) * (1 - progress)
+            case Schedule.POLY:
+                lr = end + (peak - end) * (1 - progress) ** cfg.poly_power
             case Schedule.RSQRT:
                 lr = peak / jnp.sqrt(1 + after / timescale)
             case Schedule.CONSTANT:
@@ -102,8 +114,10 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
                 left = 1 - jnp.sqrt(1 - left)
             lr = end + (lr - end) * left
         if warmup:
-            done = step.astype(jnp.float32) / warmup
-            lr = jnp.where(step < warmup, start + (peak - start) * done, lr)
+            done = (step - delay if delay else step).astype(jnp.float32) / warmup
+            lr = jnp.where(step < delay + warmup, start + (peak - start) * done, lr)
+        if delay:
+            lr = jnp.where(step < delay, 0.0, lr)
         return lr
 
     return schedule

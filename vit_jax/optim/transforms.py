@@ -2,7 +2,7 @@
 """Gradient transformations that treat every layer of a stacked parameter as a tensor of its own."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import jax
@@ -63,6 +63,20 @@ def _scheduled(
         return updates, optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
 
     return optax.GradientTransformation(init, update)
+
+
+def scale_by_rates(
+    schedule: optax.Schedule, late: optax.Schedule, names: Set[str]
+) -> optax.GradientTransformation:
+    """Multiply by minus the learning rate of the step, of the parameters `names` that of `late`."""
+
+    def both(step: ArrayLike) -> Any:
+        return schedule(step), late(step)
+
+    def make(rates: tuple[Any, Any]) -> optax.GradientTransformation:
+        return _by_name(lambda name, u, p: -rates[name in names] * u)
+
+    return _scheduled(both, make)
 
 
 def multiply(factors: Values) -> optax.GradientTransformation:

@@ -2,7 +2,7 @@
 """The objective of low-rank changes of frozen weights (models/lora.py)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -119,8 +119,14 @@ class LoraObjective(Objective):
 
     def flops(self, variables: PyTree) -> int:
         """Return the inner objective's FLOPs less what no gradient of the base takes."""
-        model_state = {name: tree for name, tree in variables.items() if name != "params"}
-        return self.inner.flops(variables) - saved_flops(self.adapter, self.model, model_state)
+        adapter = self.adapter
+
+        def join(trained: PyTree) -> PyTree:
+            base = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), adapter.base)
+            return adapter.join(trained, base)
+
+        trained = {**variables, "params": adapter.trained}
+        return self.inner.flops(variables) - saved_flops(self.model, join, trained)
 
     # The rest is as the inner objective has it.
 
@@ -175,19 +181,24 @@ class LoraObjective(Objective):
         return self.inner.alarm(metrics)
 
 
-def saved_flops(adapter: Adapter, model: ModelConfig, model_state: PyTree) -> int:
+def saved_flops(model: ModelConfig, join: Callable[[PyTree], PyTree], variables: PyTree) -> int:
     """Return the FLOPs on an example that training everything would take, and this run does not.
 
-    They are counted in the program of the gradient.
+    They are counted in the program of the gradient, of the encoder alone.
+
+    Args:
+        model: the encoder's.
+        join: what is trained -> the parameters, those not trained as constants.
+        variables: shapes of {"params": what is trained, **model_state}.
     """
     module = models.create(models.looped(model))
     image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
     hidden = models.hidden_in_training(model)
 
-    def forward(trained: PyTree, base: PyTree, state: PyTree, image: Any, hidden: Any) -> Any:
-        variables = {"params": adapter.join(trained, base), **state}
-        out: Any = module.apply(variables, image, train=False, **hidden)
-        return out.logits.sum()
+    def forward(trained: PyTree, state: PyTree, image: Any, hidden: Any) -> Any:
+        out: Any = module.apply({"params": join(trained), **state}, image, train=False, **hidden)
+        return (out.features if out.logits is None else out.logits).sum()
 
-    args = adapter.trained, adapter.base, model_state, image, hidden
+    state = {name: tree for name, tree in variables.items() if name != "params"}
+    args = variables["params"], state, image, hidden
     return train_flops(count(forward, *args)) - count(jax.value_and_grad(forward), *args)

@@ -17,12 +17,11 @@ from vit_jax.config.tree import Config, Plan
 from vit_jax.data import account
 from vit_jax.data.checks import check_labels
 from vit_jax.data.sources import partition
-from vit_jax.data.sources.base import account_of
+from vit_jax.data.sources.base import account_of, gives_numbers
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError, setting
 from vit_jax.evals import classes
 from vit_jax.models import patch_sizes
-from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.process import waiting
 from vit_jax.settings.durations import Clock
@@ -54,6 +53,7 @@ class Parts:
         gradients: how many each of them takes: 2 with a climb (`optim.make_climb`), else 1.
         shards: `mesh.reproducible`.
         abstract: the state's shapes and dtypes.
+        constant: makes frozen parameters constants to the loss; None if none is frozen.
     """
 
     objective: Objective
@@ -64,6 +64,7 @@ class Parts:
     gradients: int
     shards: int
     abstract: TrainState
+    constant: Callable[[PyTree], PyTree] | None
 
     @property
     def frozen(self) -> PyTree:
@@ -91,6 +92,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     settings = optim.also_frozen(cfg.optim, cfg.objective.locked)
     tx, schedule = optim.make_optimizer(settings, params, plan.clock, models.growth(cfg.model))
     climb = optim.make_climb(settings, params, plan.clock)
+    constant = optim.make_constant(cfg.optim, params)
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
     init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     decay = cfg.ema_decay
@@ -106,19 +108,17 @@ def build(cfg: Config, num_examples: int) -> Parts:
         reduce_dtype=cfg.reduce_dtype,
         climb=climb,
         shards=cfg.mesh.reproducible,
+        constant=constant,
     )
     each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
     programs = [Program(one, make_step(one)) for one in each]
-    around = functools.partial(make_state, tx=tx, **kept)
-    abstract = jax.eval_shape(
-        lambda params, state, key, own: around(params, state, key, objective=own),
-        params,
-        model_state,
-        key,
-        own,
-    )
+
+    def around(params: PyTree, model_state: PyTree, key: jax.Array, own: PyTree) -> TrainState:
+        return make_state(params, model_state, key, tx, objective=own, **kept)
+
+    abstract = jax.eval_shape(around, params, model_state, key, own)
     gradients, shards = 2 if climb else 1, cfg.mesh.reproducible
-    return Parts(objective, plan, schedule, init, programs, gradients, shards, abstract)
+    return Parts(objective, plan, schedule, init, programs, gradients, shards, abstract, constant)
 
 
 def make_objective(cfg: Config, clock: Clock) -> Objective:
@@ -188,10 +188,13 @@ def example_flops(parts: Parts) -> int:
     It is the mean over the draws of `models.patch_sizes`.
     """
     variables = {"params": parts.params, **parts.abstract.model_state}
-    found = []
-    for side in patch_sizes.draws(parts.objective.model):
-        found.append(parts.objective.of_patch(side).flops(variables))
-    return sum(found) // len(found) * parts.gradients
+    each = [parts.objective.of_patch(side) for side in patch_sizes.draws(parts.objective.model)]
+    found = sum(one.flops(variables) for one in each)
+    if parts.constant is not None:
+        from vit_jax.train.adapted import saved_flops  # late: most runs freeze nothing
+
+        found -= sum(saved_flops(one.model, parts.constant, variables) for one in each)
+    return found // len(each) * parts.gradients
 
 
 def open_train(cfg: Config) -> data.Source:
@@ -202,22 +205,13 @@ def open_train(cfg: Config) -> data.Source:
     name, split, directory = cfg.data.name, cfg.data.train_split, cfg.data.data_dir
     flag = setting("config.data.train_split")
     how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "bands": cfg.data.bands}
-    how["captions"] = texts.needed(cfg)
+    how |= {"captions": texts.needed(cfg), "target": cfg.objective.target}
     with waiting.said(f"opening {name}"), data.split_of(flag):
         source = texts.tokenized(cfg, data.open_source(name, directory, split, **how))
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
     data.check_bands(source, cfg.data, cfg.model.channels)
-    if cfg.objective.uses_labels:
-        how = "put them in folders of classes" if not source.num_classes else "label them"
-        without = "or train without, as --config=unlabelled_folder does"
-        check_labels(source, f"{how}, {without}", allowed=cfg.data.max_broken)
+    cfg.objective.check_source(source, cfg.data.max_broken)
     config_lib.check_classes(cfg, source.num_classes)
-    if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
-        several = f"{source.name} has several labels per image"
-        raise UserError(f"{several}; set objective.loss=sigmoid, or bce")
-    if source.num_classes == 1 and cfg.objective.head_loss is Loss.SOFTMAX:
-        only = f"{source.name} has the one class {source.class_names[0]!r}"
-        raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
     return source
 
 
@@ -255,14 +249,16 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
             account.tell(splits[""].name, account_of(splits[""]), strict=cfg.data.strict)
         if partition.same_dataset(each.dataset or cfg.data.name, cfg.data.name):
             data_identity.warn_overlap(cfg, name, train, splits[""])
-        by_head = ("logits", "loss") if cfg.objective.uses_labels else ("logits",)
+        by_head = ("logits", "value", "loss") if cfg.objective.uses_labels else ("logits",)
         if each.predictor in by_head:
             advice = f"set another {where}.dataset, or train on its classes too"
             try:
-                splits[""] = classes.numbered(splits[""], train.class_names, advice)
+                for key, each_split in splits.items():
+                    splits[key] = classes.numbered(each_split, train.class_names, advice)
             except UserError as error:
                 raise UserError(f"{where}: {error}") from None
-            check_labels(splits[""], f"set another {where}.split")
+            if not gives_numbers(splits[""]):
+                check_labels(splits[""], f"set another {where}.split")
         elif "train" in splits:
             splits["train"], splits[""] = classes.joined(splits["train"], splits[""])
         for line in each.check_sources(where, splits):

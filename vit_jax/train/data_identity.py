@@ -164,7 +164,8 @@ def write_splits(name: str, source: data.Source, path: Path) -> None:
     for split in partition.SPLITS:
         with contextlib.suppress(data.SplitError):  # of classes of one or two images
             sources[split] = data.open_source(name, split=split, **how)
-    columns = ("path", "label", *(["captions"] if captioned else []), "split")
+    of_source = getattr(source, "columns", tuple)() or ("path", "label")
+    columns = (*of_source, *(["captions"] if captioned else []), "split")
     lines = [(*row, split) for split, each in sources.items() for row in each.rows()]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *lines])

@@ -114,7 +114,9 @@ def initial_state(
     init, model, move = cfg.init, cfg.model, None
     if class_names:
         init, model, move = _plan(init, model, class_names)
-    values = _read(init, model, own(parts.objective, parts.abstract.params))
+    values = _read(
+        init, model, own(parts.objective, parts.abstract.params, parts.abstract.model_state)
+    )
     head = ""
     if move and heads.leaves(cfg.model).keys() & values.keys():
         head = heads.told(cfg.init.weights, move)

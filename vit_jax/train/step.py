@@ -108,8 +108,9 @@ def make_train_step(
     reduce_dtype: dense.ReduceDType = dense.ReduceDType.FLOAT32,
     climb: Climb | None = None,
     shards: int = 0,
+    constant: Callable[[PyTree], PyTree] | None = None,
 ) -> TrainStep:
-    """Build the step; jit it with `jit_step`.
+    """Build the step; jit it with `jit_step`. No gradient is computed of what is `constant`.
 
     With `shards` (`mesh.reproducible`) its bits are those of every number of devices: what is
     summed over examples is summed along one tree, and all else is a program of its own.
@@ -122,6 +123,8 @@ def make_train_step(
     """
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
     apart = sharding.apart if shards else lambda _, compute, *args: compute(*args)
+    constant = constant or (lambda params: params)
+    loss: Loss = lambda params, *rest: objective.loss(constant(params), *rest)  # noqa: E731
 
     @sharding.whole_sums(shards > 0)
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -132,7 +135,7 @@ def make_train_step(
             """Return the gradient, what the loss returned, the norm, and whether all is finite."""
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
-                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype, shards
+                loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype, shards
             )
             # The norm stands for all gradients. Model state too: an overflowing variance divides
             # activations to 0 at a finite loss.
@@ -180,16 +183,8 @@ def make_train_step(
             "grad_norm": grad_norm,
             "nonfinite": 1 - finite.astype(jnp.float32),
         }
-        state = TrainState(
-            step=state.step + 1,
-            params=params,
-            model_state=model_state,
-            opt_state=opt_state,
-            ema=ema,
-            rng=state.rng,
-            losses=losses,
-            objective=own,
-        )
+        new = {"params": params, "model_state": model_state, "opt_state": opt_state, "ema": ema}
+        state = dataclasses.replace(state, step=state.step + 1, losses=losses, objective=own, **new)
         return state, metrics
 
     return train_step

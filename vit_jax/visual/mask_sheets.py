@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images beside their masks, true and predicted, one colour a class."""
 
-import colorsys
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import UInt8
 
-from vit_jax.data.sources.masks import IGNORED
+from vit_jax.data.sources.dense.masks import IGNORED
 from vit_jax.figures.contact_sheet import Tile, render, wrapped
-from vit_jax.figures.plots import COLOURS
+from vit_jax.figures.masks import palette
 from vit_jax.inference.dense_probing import Shown
-
-_WHITE = (255, 255, 255)
 
 
 def draw(
@@ -50,19 +47,3 @@ def draw(
 
 def _masks(shown: Shown) -> list[UInt8[np.ndarray, "H W"]]:
     return [shown.truth, *shown.predicted.values()]
-
-
-def palette(count: int) -> UInt8[np.ndarray, "256 3"]:
-    """Return a colour for each class id, white for what is ignored.
-
-    The first seven stay apart for every kind of colour vision; later hues are spread evenly.
-    """
-    found = np.full((256, 3), _WHITE, np.uint8)
-    for k in range(min(count, IGNORED)):
-        if k < len(COLOURS):
-            colour = [int(COLOURS[k][i : i + 2], 16) for i in (1, 3, 5)]
-        else:
-            hue, level = k * 0.618034 % 1, 0.55 + 0.4 * (k % 2)
-            colour = [round(255 * x) for x in colorsys.hsv_to_rgb(hue, 0.65, level)]
-        found[k] = colour
-    return found

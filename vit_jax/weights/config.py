@@ -7,6 +7,7 @@
 import dataclasses
 import enum
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -53,6 +54,18 @@ def split(ref: str) -> tuple[str, str]:
     return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
 
 
+_ADDED = re.compile(rf"\+(?=(?:{'|'.join(_PLACES)}):)")
+
+
+def added(ref: str) -> tuple[str, str]:
+    """Split "hf:CHANGES+hf:BACKBONE" into what is read and what it is added to, "" for nothing.
+
+    Either may be a path of a reference as well.
+    """
+    first, *rest = _ADDED.split(ref, maxsplit=1)
+    return first, rest[0] if rest else ""
+
+
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class InitConfig:
     """Weights to start from; read once, when a run has no checkpoint of its own to continue.
@@ -60,7 +73,7 @@ class InitConfig:
     Attributes:
         weights: "npz:FILE", "timm:FILE", "hub:USER/NAME" of the Hugging Face Hub, or of another
             run "ckpt:DIR", "ckpt:DIR@STEP", "ckpt:DIR@best", "ckpt:DIR@latest"; "" starts from
-            random parameters.
+            random parameters. "hf:CHANGES+hf:BACKBONE" adds the encoders of two.
         skip: regexes over parameter names; what they find is not read, and starts as it would have
             without `weights`.
         resize: the rule that resizes position tables, bias tables and patch kernels.

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ class Own(NamedTuple):
     shapes: Any  # of its parameters, by the names that they have beside the model's
     num_heads: int = 1  # of the attention there
     pair: Any = None  # the `TwoTowers` that they and the model are, if they are
+    state: Any = MappingProxyType({})  # of its statistics, by collection, as BatchNorm's
 
 
 def entries(

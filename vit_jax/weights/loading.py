@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,15 @@ from vit_jax.process import waiting
 from vit_jax.weights import grids, two_towers
 from vit_jax.weights import resize as resize_lib
 from vit_jax.weights.apply import OtherHead, fill
-from vit_jax.weights.config import CHECKPOINT, KINDS, OWN_PARAMETERS, Base, ResizeRule, split
+from vit_jax.weights.config import (
+    CHECKPOINT,
+    KINDS,
+    OWN_PARAMETERS,
+    Base,
+    ResizeRule,
+    added,
+    split,
+)
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
 from vit_jax.weights.names import google, hf, hf_config, timm
@@ -79,6 +88,7 @@ def read(
     of a run's config that holds `ref`: an error begins with it and names what to change.
     """
     with _advising(field, ref, headless):
+        whole, (ref, backbone) = ref, added(ref)
         scheme, path = split(ref)
         if scheme != CHECKPOINT and models.logit_factor(cfg) != 1:
             raise UserError(
@@ -92,12 +102,13 @@ def read(
         opened = _OPENERS[scheme](path, cfg, ema, own)
         with (
             waiting.said(f"reading {ref}"),
-            opened as (source, entries, beside, is_ignored, old, rule),
+            opened as (source, entries, beside, is_ignored, old, rule, may_differ),
         ):
+            source, beside = _without_classes(source, beside)
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
             rule = rule if resize is ResizeRule.AUTO else resize
             source = resize_lib.matched(source, cfg, old)
-            return fill(
+            found = fill(
                 [*entries, *(beside if fits else ())],
                 source,
                 skip=skip,
@@ -108,6 +119,44 @@ def read(
                 headless=headless,
                 only_check=only_check,
             )
+        if backbone:
+            given = {"skip": skip, "resize": resize, "headless": True, "only_check": only_check}
+            return _sum(found, read(backbone, cfg, **given))
+        if may_differ and not only_check:
+            _check_whole(found, whole)
+        return found
+
+
+# The layer of what stands beside an encoder that has a row for each class.
+_CLASSES = re.compile(r"^params/(eomt_class|segment/classifier)/")
+
+
+def _without_classes(source: WeightsFile, beside: list[Entry]) -> tuple[WeightsFile, list[Entry]]:
+    """Leave out the layer of the classes where a file has other ones: it starts anew."""
+    of_classes = [entry for entry in beside if _CLASSES.match(entry.name)]
+    parts = list(_parts(of_classes))
+    if all(source.shapes.get(part.key) == part.shape for part in parts):
+        return source, beside
+    keys = {part.key for part in parts}
+    shapes = {key: shape for key, shape in source.shapes.items() if key not in keys}
+    return source._replace(shapes=shapes), [entry for entry in beside if entry not in of_classes]
+
+
+def _sum(changes: Flat, backbone: Flat) -> Flat:
+    """Add an encoder's parameters to what changes them; what stands beside it has nothing added."""
+    return {name: x + backbone[name] if name in backbone else x for name, x in changes.items()}
+
+
+def _check_whole(values: Flat, ref: str) -> None:
+    """Refuse an EoMT's file that holds differences to a backbone, as those for DINOv3 do."""
+    from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
+
+    if eomt.is_difference(values):
+        raise UserError(
+            f"{ref} holds the differences of an encoder from its backbone, which is published "
+            f"elsewhere; name it behind a plus sign, as {ref}+hf:facebook/"
+            "dinov3-vitl16-pretrain-lvd1689m"
+        )
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[FileTensor]:
@@ -146,6 +195,7 @@ class _Opened(NamedTuple):
     is_ignored: Callable[[str], bool]  # which of its keys are nothing of a model
     old: ModelConfig | None = None  # the model that it was saved from, where that is known
     resize: ResizeRule = ResizeRule.AUTO  # whose rule resizes it where none is chosen
+    may_differ: bool = False  # whether its encoder may be the differences from a backbone
 
 
 @contextlib.contextmanager
@@ -174,6 +224,8 @@ def _timm_names(
     entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
     named = timm.with_timm_names(source, cfg, entries)
     old = grids.saved(named._replace(metadata=source.metadata), about, cfg)
+    if own is not None and _QUERY in own.shapes:
+        beside, named = _eomt(own, "official"), _with_heads(named, source)
     return _with_text(_Opened(named, entries, beside, timm.is_ignored, old), source, own)
 
 
@@ -185,6 +237,25 @@ def _with_text(image: _Opened, source: WeightsFile, own: Own | None) -> _Opened:
     return image._replace(
         source=pair.source, entries=pair.entries, beside=[], is_ignored=pair.is_ignored
     )
+
+
+def _with_head(image: _Opened, own: Own | None, tree: Mapping[str, Any], source: str) -> _Opened:
+    """See a depth model's head where one of its shapes is to be read; else leave it out."""
+    from vit_jax.weights.names import hf_depth  # late: most files have no such head
+
+    beside: list[Entry] = []
+    if own is not None and hf_depth.HEAD in own.shapes and image.old is not None:
+        head = hf_depth.config(tree, image.old, source)
+        there = {entry.name: entry for entry in hf_depth.entries(head, image.old)}
+        wanted = {f"params/{n}": leaf.shape for n, leaf in trees.named_leaves(own.shapes)}
+        if wanted.items() <= {name: entry.shape for name, entry in there.items()}.items():
+            beside = list(there.values())
+    inner, has_head = image.is_ignored, bool(beside)
+
+    def is_ignored(key: str) -> bool:
+        return inner(key) or hf_depth.is_ignored(key, has_head=has_head)
+
+    return image._replace(beside=beside, is_ignored=is_ignored)
 
 
 @contextlib.contextmanager
@@ -201,7 +272,7 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
         )
     theirs = set(saved.metadata.get(OWN_PARAMETERS, ()))
     entries = ckpt.entries(models.abstract(cfg))
-    beside = ckpt.entries({"params": own.shapes}) if own else []
+    beside = ckpt.entries({"params": own.shapes, **own.state}) if own else []
     is_ignored = lambda name: name.partition("/")[0] in theirs  # noqa: E731
     base = Base.of(saved.metadata)
     source = saved.file if base is None else adapters.whole(saved, base, read)
@@ -227,12 +298,42 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
-            yield _with_text(_Opened(seen, entries, [], is_ignored, old, rule), source, own)
+            beside = _eomt(own) if facts.kind.startswith("eomt") else []
+            differs = facts.kind == "eomt_dinov3"
+            opened = _Opened(seen, entries, beside, is_ignored, old, rule, differs)
+            if tree["model_type"] in hf_config.DENSE:
+                yield _with_head(opened, own, tree, found.source(repository.CONFIG))
+            else:
+                yield _with_text(opened, source, own)
         elif own is None and not (tree or cfg.num_classes):  # open_clip's encoder alone
             plain = two_towers.without_image_head(source)
             yield _timm_names(plain, cfg, None, {})
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
+
+
+_QUERY = "eomt_query"  # `models.dense.eomt.QUERY`, which only who has it imports
+_AUTHORS = re.compile(r"^(?:network\.)?((?:q|class_head|mask_head|upscale)\..*)")
+
+
+def _with_heads(encoder: WeightsFile, source: WeightsFile) -> WeightsFile:
+    """Add to an encoder what the file of EoMT's authors has beside it."""
+    keys = {match[1]: key for key in source.shapes if (match := _AUTHORS.match(key))}
+    shapes = {**encoder.shapes, **{new: source.shapes[key] for new, key in keys.items()}}
+
+    def read(key: str) -> np.ndarray:
+        return source.read(keys[key]) if key in keys else encoder.read(key)
+
+    return WeightsFile(source.name, shapes, read)
+
+
+def _eomt(own: Own | None, code: str = "hf") -> list[Entry]:
+    """List what a file has of EoMT, where that is to be read."""
+    if own is None:
+        return []
+    from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
+
+    return eomt.beside(own.shapes, code)
 
 
 _OPENERS = {

@@ -19,7 +19,7 @@ from vit_jax import models
 from vit_jax.__main__ import main as verb_main
 from vit_jax.data import Resize
 from vit_jax.data.images import ops
-from vit_jax.data.sources.masks import open_masks
+from vit_jax.data.sources.dense.masks import open_masks, pixels_of
 
 FIELDS: dict[str, Any] = {"image_size": 32, "patch": 4, "depth": 2, "num_classes": 3}
 
@@ -28,7 +28,7 @@ def write_weights(folder: Path) -> Path:
     """Train a network to tell which shape an image shows; returns its file."""
     model = vit_jax.create_model("vit_mu16", **FIELDS, zero_head=False)
     source, module = open_masks(str(folder), "train"), models.create(model.config)
-    pairs = [source.read(index, 3) for index in range(len(source))]
+    pairs = [pixels_of(source, index, 3) for index in range(len(source))]
     pixels = np.stack([ops.resize(image, (32, 32), Resize.BICUBIC) for image, _ in pairs])
     labels = jnp.asarray([np.unique(mask)[1] - 1 for _, mask in pairs])
     normal, optimizer = jnp.asarray(pixels / 127.5 - 1, jnp.float32), optax.adam(3e-3)
@@ -138,4 +138,4 @@ def test_classes_beyond_those_that_are_named(
         assert probe(place, "--methods=patch_knn") == 2
     finally:
         names.write_text(text)
-    assert "has pixels of class 3; classes.txt names 2" in capsys.readouterr().err
+    assert "have pixels of class 3 (first: " in capsys.readouterr().err

@@ -166,6 +166,25 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "freeze, least, most",
+    # A probe has the forward pass and one matmul of the head; biases spare a matmul of each three.
+    [("^(?!head)", 0.33, 0.37), (r"^(?!.*bias$)", 0.6, 0.72)],
+)
+def test_no_gradient_of_a_frozen_parameter_is_computed(
+    freeze: str, least: float, most: float
+) -> None:
+    cfg = config_lib.fitted(config(2), 1293, 10)
+    full = build_lib.build(cfg, 1293)
+    cfg.optim = dataclasses.replace(cfg.optim, freeze=freeze)
+    parts = build_lib.build(cfg, 1293)
+    batch = {"image": jax.ShapeDtypeStruct((4, 32, 32, 1), "uint8")}
+    batch |= {"label": jax.ShapeDtypeStruct((4,), "int32")}
+    steps = [count(each.programs[0].step, each.abstract, {}, batch) for each in (full, parts)]
+    assert least < steps[1] / steps[0] < most
+    assert build_lib.example_flops(parts) * 4 == pytest.approx(steps[1], rel=0.02)
+
+
 # All axes of the mesh at once, as large runs have them. test_step.py has each alone, without LoRA.
 LAYOUTS = {
     "accumulated with remat": {"accum_steps": 2, "remat": models.Remat.FULL},

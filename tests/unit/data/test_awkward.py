@@ -21,7 +21,7 @@ from vit_jax.data.config import OLD_READING, Background, Crop, DataConfig, Readi
 from vit_jax.data.images import header as image_header
 from vit_jax.data.images import ops
 from vit_jax.data.images.decode import decode
-from vit_jax.data.sources.masks import MaskedImages
+from vit_jax.data.sources.dense.masks import open_masks, pixels_of
 from vit_jax.data.stream.transform import Transform, one_view
 from vit_jax.errors import DataError, UserError
 from vit_jax.inference.images import read_image
@@ -31,6 +31,7 @@ from vit_jax.visual.augmentation_sheets import Examples
 
 FAST = 24  # levels by which training's JPEG may differ: its inverse DCT and its chroma
 SIDE = 16
+PAIR = (("images", "jpg"), ("masks", "png"))
 WHOLE = TransformConfig(crop=Crop.RESIZE)
 RULES = [Reading(), OLD_READING, Reading(Background.DROP), Reading(Background.BLACK, upright=False)]
 
@@ -176,20 +177,21 @@ def test_an_open_pillow_image_is_its_file() -> None:
 
 
 def test_masks_are_turned_with_their_images(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("a\nb\nc\nd\n")
     for turn in range(1, 9):
         file = files()["orientation", f"JPEG, {turn}"]
-        image, mask = tmp_path / f"{turn}.jpg", tmp_path / f"{turn}.png"
+        image, mask = (tmp_path / kind / f"{turn}/x.{end}" for kind, end in PAIR)
+        for path in (image, mask):
+            path.parent.mkdir(parents=True)
         image.write_bytes(file.data)
         stored = decode(file.data, 1, OLD_READING)[..., 0] // 64
-        pair = MaskedImages(name="x", paths=(image,), masks=(mask,), class_names=())
-        mask.write_bytes(encode(stored, "PNG"))
-        pixels, ids = pair.read(0, 1, OLD_READING)
-        np.testing.assert_array_equal(pixels[..., 0] // 64, ids)
         upright = decode(file.data, 1)[..., 0] // 64
         for each in (stored, upright) if turn > 4 else (upright,):
             mask.write_bytes(encode(each, "PNG"))
-            pixels, ids = pair.read(0, 1)
-            np.testing.assert_array_equal(pixels[..., 0] // 64, ids)
+            source = open_masks(str(tmp_path), str(turn))
+            for reading in (Reading(), OLD_READING):
+                pixels, ids = pixels_of(source, 0, 1, reading)
+                np.testing.assert_array_equal(pixels[..., 0] // 64, ids)
 
 
 def test_every_view_in_the_package_names_the_rules_by_which_it_reads() -> None:

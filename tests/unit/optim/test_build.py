@@ -352,3 +352,20 @@ def test_first_update_uses_the_schedule_at_step_zero():
     got, _ = run(cfg, params, [g])
     want = {k: v - 0.5 * by_layer(g)[k] for k, v in by_layer(params).items()}
     assert_layers_close(got, want)
+
+
+def test_late_parameters_have_their_own_rate_and_moments_from_the_start():
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    grads = {"a": jnp.full(2, 0.5), "b": jnp.full(2, 0.5)}
+    plain = {"lr": 0.1, "schedule": "poly", "clip_norm": 0.0}
+    clock = Clock(batch_size=1, num_examples=1, total_steps=8)
+    tx, _ = make_optimizer(OptimConfig(**plain, late="^b$", late_start="2 steps"), params, clock)
+    whole, _ = make_optimizer(OptimConfig(**plain), params, clock)
+    state, usual = tx.init(params), whole.init(params)
+    for step in range(4):
+        found, state = tx.update(grads, state, params)
+        wanted, usual = whole.update(grads, usual, params)
+        np.testing.assert_array_equal(found["a"], wanted["a"])
+        # (1 - (s - 2) / 6) ** 0.9 after two steps at 0, beside (1 - s / 8) ** 0.9.
+        ratio = 0.0 if step < 2 else ((1 - (step - 2) / 6) / (1 - step / 8)) ** 0.9
+        np.testing.assert_allclose(found["b"], ratio * wanted["a"], rtol=1e-5)

@@ -9,6 +9,7 @@ import pytest
 from tests.refusals import refused_as
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Schedule, cosine, make_schedule
+from vit_jax.optim.schedules import make_late
 from vit_jax.settings.durations import Clock
 
 
@@ -180,3 +181,17 @@ def test_cosine_is_that_of_the_code_of_dino():
     steps = np.arange(50)
     theirs = 0.4 + 0.5 * (0.04 - 0.4) * (1 + np.cos(np.pi * steps / len(steps)))
     np.testing.assert_allclose([cosine(0.04, 0.4, 50)(s) for s in steps], theirs, rtol=1e-6)
+
+
+def test_poly_and_what_begins_late_are_those_of_eomts_code():
+    settings = {"schedule": Schedule.POLY, "lr": 1.0, "warmup": "10 steps", "late": "^(?!eomt_)"}
+    cfg = OptimConfig(**settings, late_start="10 steps", late_warmup="20 steps")
+    schedule, late = make_schedule(cfg, clock(100)), make_late(cfg, clock(100))
+    steps = [0, 5, 10, 20, 30, 65, 99]
+    # tue-mps/eomt training/two_stage_warmup_poly_schedule.py.
+    heads = [s / 10 if s < 10 else (1 - (s - 10) / 90) ** 0.9 for s in steps]
+    np.testing.assert_allclose([schedule(s) for s in steps], heads, rtol=1e-5)
+    encoder = [0, 0, 0, 0.5, 1, (1 - 35 / 70) ** 0.9, (1 - 69 / 70) ** 0.9]
+    np.testing.assert_allclose([late(s) for s in steps], encoder, rtol=1e-4)
+    with refused_as(("optim.schedules.make_schedule", "optim.warmup")):
+        make_late(cfg, clock(25))

@@ -78,9 +78,16 @@ def convert(given: Convert, found: Trained) -> None:
 
 
 def _write_folder(folder: Path, given: Convert, found: Trained) -> None:
-    transformers_folder.check(found)
+    if found.head is not None:
+        from vit_jax.export import dense  # late: most models say one class an image
+        from vit_jax.inference.dense import read_weights as read_both
+
+        form, read = dense, read_both
+    else:
+        form, read = transformers_folder, _read
+    form.check(found)
     files.check_folder(folder, "--to", force=given.force)
-    contents = transformers_folder.make(_read(found))
+    contents = form.make(read(found))
     files.write_folder(folder, contents)
     size = sum(map(len, contents.values()))
     print(f"{folder}: {', '.join(contents)}, {size:,} bytes, from {found.ref}")

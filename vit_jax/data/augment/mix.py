@@ -18,6 +18,7 @@ from vit_jax.errors import UserError
 _AREA = (0.02, 1 / 3)
 _ASPECT = (0.3, 1 / 0.3)
 _TRIES = 10
+_ROUNDING = 1e-5  # of two shares, whose sum is 1
 
 Pixels = UInt8[Array, "B H W C"] | UInt16[Array, "B H W C"] | Float32[Array, "B H W C"]
 Rows = UInt8[Array, "B L V"] | UInt16[Array, "B L V"] | Float32[Array, "B L V"]
@@ -64,7 +65,34 @@ def targets(
     A smoothed row is (1 - s) * row + s / K, as in "Rethinking the Inception Architecture", sec. 7.
     """
     rows = labels if labels.ndim == 2 else jax.nn.one_hot(labels, num_classes)
+    rows = rows if known(labels) is None else jnp.maximum(rows, 0)
     return rows.astype(jnp.float32) * (1 - label_smoothing) + label_smoothing / num_classes
+
+
+def known(labels: Num[Array, " B"] | Num[Array, "B K"]) -> Float32[Array, "B K"] | None:
+    """Return 1 where a label is known and 0 where it is -1; None of labels that all are.
+
+    Their type says so: multi-hot rows in which some may not be known are int8, others uint8.
+    """
+    if labels.ndim != 2 or labels.dtype != jnp.int8:
+        return None
+    return (labels >= 0).astype(jnp.float32)
+
+
+def mix_known(
+    rng: Key[Array, ""],
+    images: Float[Array, "B H W C"],
+    rows: Float[Array, "B K"],
+    weight: Float[Array, "B K"],
+    cfg: MixConfig,
+) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"], Float32[Array, "B K"]]:
+    """Mix as `mix` does where some targets have `weight` 0, as they are not known.
+
+    What is mixed of anything that is not known is not known.
+    """
+    images, both = mix(rng, images, jnp.concatenate([rows, weight], axis=-1), cfg)
+    rows, weight = jnp.split(both, 2, axis=-1)
+    return images, rows, (weight > 1 - _ROUNDING).astype(jnp.float32)
 
 
 def mix(

@@ -16,7 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 import simplejpeg
-from jaxtyping import Float32, UInt8, UInt16
+from jaxtyping import Float32, Shaped, UInt8, UInt16
 from PIL import Image
 
 from vit_jax.data.config import AS_SHOWN, Background, Reading
@@ -57,7 +57,7 @@ def pixels(
     return turned(found, header.orientation_of(image) if reading.upright else 1)
 
 
-def turned(pixels: UInt8[np.ndarray, "H W C"], turn: int) -> UInt8[np.ndarray, "P Q C"]:
+def turned(pixels: Shaped[np.ndarray, "H W C"], turn: int) -> Shaped[np.ndarray, "P Q C"]:
     """Bring pixels upright; `turn` is EXIF's number."""
     if turn == 1:
         return pixels

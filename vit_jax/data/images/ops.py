@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, Float32, UInt8, UInt16
 
-from vit_jax.data.config import CropRule, Resize, cover_size
+from vit_jax.data.config import CropRule, Resize, ZoomSide, cover_size
 
 Image = UInt8[np.ndarray, "H W C"] | UInt16[np.ndarray, "H W C"] | Float32[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]
@@ -58,6 +58,26 @@ class Box(NamedTuple):
     left: int
     height: int
     width: int
+
+
+class Geometry(NamedTuple):
+    """Where the pixels of one output image come from, in the order of the attributes.
+
+    Attributes:
+        scaled: (height, width) that the whole image is resized to.
+        mirrored: pixels that are mirrored outwards at every edge then.
+        box: what is cut of that; where it reaches beyond the bottom or the right there is nothing.
+        size: (height, width) that the box is resized to.
+        flip: whether it is mirrored left to right.
+        matrix: what `warp` then moves it by, or None.
+    """
+
+    scaled: tuple[int, int]
+    mirrored: int
+    box: Box
+    size: tuple[int, int]
+    flip: bool = False
+    matrix: np.ndarray | None = None
 
 
 def center_box(height: int, width: int, size: tuple[int, int]) -> Box:
@@ -172,10 +192,15 @@ def resize_cover(image: Image, size: tuple[int, int], ratio: float, method: Resi
     For a square size the short side becomes floor(size / ratio): 256 for 224 at 0.875. Sizes are
     computed in float32, as big_vision's resize_small does: it decides where halves are rounded to.
     """
-    sides = np.array(image.shape[:2], np.float32)
+    return resize(image, covering((image.shape[0], image.shape[1]), size, ratio), method)
+
+
+def covering(full: tuple[int, int], size: tuple[int, int], ratio: float) -> tuple[int, int]:
+    """Return what `resize_cover` resizes an image of `full` (height, width) to."""
+    sides = np.array(full, np.float32)
     cover = np.array(cover_size(size, ratio), np.float32)
     height, width = np.maximum(np.round(sides * (cover / sides).max()), cover).astype(int).tolist()
-    return resize(image, (height, width), method)
+    return height, width
 
 
 def center_crop(
@@ -186,10 +211,18 @@ def center_crop(
     TORCH equals torchvision's Resize and CenterCrop, and timm's evaluation, pixel by pixel where
     `method` is Pillow's; TF equals big_vision's resize_small and central_crop in size and place.
     """
+    scaled, box = center_place((image.shape[0], image.shape[1]), size, ratio, rule)
+    return cut(resize(image, scaled, method), box)
+
+
+def center_place(
+    full: tuple[int, int], size: tuple[int, int], ratio: float, rule: CropRule
+) -> tuple[tuple[int, int], Box]:
+    """Return what `center_crop` resizes an image of `full` (height, width) to, and its box."""
     if rule is CropRule.TF:
-        image = resize_cover(image, size, ratio, method)
-        return cut(image, center_box(image.shape[0], image.shape[1], size))
-    (height, width), cover = image.shape[:2], cover_size(size, ratio)
+        scaled = covering(full, size, ratio)
+        return scaled, center_box(*scaled, size)
+    (height, width), cover = full, cover_size(size, ratio)
     if cover[0] == cover[1]:  # torchvision's Resize of the short side
         side = cover[0]
         long = int(side * max(height, width) / min(height, width))
@@ -197,18 +230,19 @@ def center_crop(
     else:  # timm's ResizeKeepRatio
         factor = min(height / cover[0], width / cover[1])
         scaled = (round(height / factor), round(width / factor))
-    return _cut_middle(resize(image, scaled, method), size)
+    return scaled, middle_box(scaled, size)
 
 
 def squash_center(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
     """Squash an image until (height, width) is `ratio` of it, and cut it as torchvision does."""
-    return _cut_middle(resize(image, cover_size(size, ratio), method), size)
+    cover = cover_size(size, ratio)
+    return cut(resize(image, cover, method), middle_box(cover, size))
 
 
-def _cut_middle(image: Image, size: tuple[int, int]) -> Resized:
+def middle_box(full: tuple[int, int], size: tuple[int, int]) -> Box:
     """Cut as torchvision's CenterCrop does: half of an odd margin goes to the even number."""
-    top, left = (round((there - here) / 2) for there, here in zip(image.shape, size, strict=False))
-    return cut(image, Box(top, left, *size))
+    top, left = (round((there - here) / 2) for there, here in zip(full, size, strict=True))
+    return Box(top, left, *size)
 
 
 def cut(image: Image, box: Box) -> Resized:
@@ -222,14 +256,49 @@ def random_cut(rng: np.random.Generator, image: Image, size: tuple[int, int], pa
     The outermost pixel is not repeated (NumPy's and torchvision's "reflect"); `pad` must be less
     than the image's sides.
     """
-    if pad and not _is_picture(image):
-        image = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), "reflect")
-    elif pad:
-        border = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101)
-        image = np.atleast_3d(border)
-    top = int(rng.integers(image.shape[0] - size[0] + 1))
-    left = int(rng.integers(image.shape[1] - size[1] + 1))
-    return cut(image, Box(top, left, *size))
+    box = random_place(rng, (image.shape[0] + 2 * pad, image.shape[1] + 2 * pad), size)
+    return cut(mirrored(image, pad), box)
+
+
+def random_place(rng: np.random.Generator, full: tuple[int, int], size: tuple[int, int]) -> Box:
+    """Draw where `size` is cut, uniform over all places of a (height, width) that holds it."""
+    top = int(rng.integers(full[0] - size[0] + 1))
+    left = int(rng.integers(full[1] - size[1] + 1))
+    return Box(top, left, *size)
+
+
+def mirrored(image: Image, pad: int) -> Resized:
+    """Mirror `pad` pixels outwards at every edge, as `random_cut` does."""
+    if not pad:
+        return image
+    if not _is_picture(image):
+        return np.pad(image, ((pad, pad), (pad, pad), (0, 0)), "reflect")
+    border = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101)
+    return np.atleast_3d(border)
+
+
+def zoomed(
+    full: tuple[int, int], size: tuple[int, int], zoom: float, side: ZoomSide
+) -> tuple[int, int]:
+    """Return what an image of `full` (height, width) is resized to before SCALE_JITTER's cut.
+
+    Its short or its long side becomes `zoom` times that of `size`, so that it covers it or lies
+    within it at a zoom of 1; sides are rounded down, as torchvision's ScaleJitter has it.
+    """
+    ratios = [there / here for there, here in zip(size, full, strict=True)]
+    factor = zoom * (max(ratios) if side is ZoomSide.SHORT else min(ratios))
+    height, width = (max(1, math.floor(here * factor + 1e-6)) for here in full)
+    return height, width
+
+
+def cut_filled(image: Image, box: Box, fill: int = 0) -> Resized:
+    """Cut a box that may reach beyond the bottom and the right, where it has the level `fill`."""
+    found = cut(image, box)
+    if found.shape[:2] == (box.height, box.width):
+        return found
+    out = np.full((box.height, box.width, image.shape[2]), fill, image.dtype)
+    out[: found.shape[0], : found.shape[1]] = found
+    return out
 
 
 def flip(image: Image) -> Image:

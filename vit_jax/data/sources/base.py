@@ -5,11 +5,11 @@ import concurrent.futures
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Float32, Int32
 
 from vit_jax.data.account import Account
 from vit_jax.data.order import ClassBalance
@@ -19,8 +19,12 @@ from vit_jax.data.sources.partition import split_of as split_of
 from vit_jax.errors import UserError
 from vit_jax.process import waiting
 
-# The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; whatever
-# else `Source.spec` names; and of a source that `has_captions`, "captions", a tuple of texts.
+if TYPE_CHECKING:  # most runs have one label an image
+    from vit_jax.data.several import LabelSets, Numbers
+
+# The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot, int8
+# with -1 where it is not known; or "value", float32 (K,), NaN where it is not known; whatever else
+# `Source.spec` names; and of a source that `has_captions`, "captions", a tuple of texts.
 Example: TypeAlias = dict[str, Any]
 
 
@@ -72,9 +76,13 @@ class Labelled:
 
     Attributes:
         account: of the whole dataset, all splits of it; None where nobody has counted.
+        target_kind: a `TargetKind`, of what `target(index)` gives; "" is none.
+        things: of a panoptic set, which classes are things; () is all.
     """
 
     account: Account | None = None
+    target_kind: str = ""
+    things: tuple[bool, ...] = ()
 
     class_names: tuple[str, ...]
     multi_label = False
@@ -82,6 +90,10 @@ class Labelled:
     is_remote = False  # whether a read waits for a network: many at a time
     has_captions = False  # whether `read` gives captions
     bands: tuple[str, ...] = ()  # of images that are arrays, as it was opened with
+    has_unknown = False  # whether a multi-hot label may say that it is not known
+    numbers = False  # whether `read` gives "value"; `class_names` are then what each number is
+    labels: Int32[np.ndarray, " M"] | None
+    _targets: "LabelSets | Numbers | None" = None
 
     @property
     def num_classes(self) -> int:
@@ -90,9 +102,30 @@ class Labelled:
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         """The label: a class id, or K numbers for images of several labels."""
+        if self.numbers:
+            return {"value": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
         if self.multi_label:
-            return {"label": jax.ShapeDtypeStruct((self.num_classes,), np.uint8)}
+            dtype = np.int8 if self.has_unknown else np.uint8
+            return {"label": jax.ShapeDtypeStruct((self.num_classes,), dtype)}
         return {"label": jax.ShapeDtypeStruct((), np.int32)}
+
+    @property
+    def values(self) -> Float32[np.ndarray, "M K"] | None:
+        """The numbers of every example of a source of these."""
+        return getattr(self._targets, "values", None)
+
+    def take_targets(self, targets: "LabelSets | Numbers") -> None:
+        """Give each example several labels, or numbers, in place of its label."""
+        self._targets, self.labels = targets, None
+        self.numbers, self.multi_label = targets.are_numbers, not targets.are_numbers
+        self.has_unknown = targets.has_unknown
+
+    def _target(self, index: int) -> Example:
+        """Return the field of an example that says what it shows."""
+        if self._targets is not None:
+            return self._targets.example(index)
+        assert self.labels is not None, "a source without `take_targets` lists its labels"
+        return {"label": int(self.labels[index])}
 
 
 def digest_of(pieces: Iterable[bytes]) -> str:
@@ -110,13 +143,20 @@ class Wrapped(Labelled):
         self._source = source
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
+        self.has_unknown, self.numbers = has_unknown(source), gives_numbers(source)
         self.drawn, self.is_remote = source.drawn, is_remote(source)
         self.account, self.has_captions = account_of(source), has_captions(source)
+        self.target_kind = getattr(source, "target_kind", "")
+        self.things = getattr(source, "things", ())
         self.bands = bands_of(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         return self._source.spec
+
+    @property
+    def values(self) -> Float32[np.ndarray, "M K"] | None:
+        return getattr(self._source, "values", None)
 
     def digest(self) -> str:
         return self._source.digest()
@@ -144,6 +184,9 @@ class CachedSource(Wrapped):
     def captions(self, index: int) -> tuple[str, ...]:
         return captions_of(self._source, index)
 
+    def target(self, index: int) -> Any:
+        return target_of(self._source, index)
+
     def example_id(self, index: int) -> str:
         return self._source.example_id(index)
 
@@ -159,6 +202,11 @@ class Sample(Wrapped):
         self._chosen = chosen
         self.labels = None if source.labels is None else source.labels[chosen]
 
+    @property
+    def values(self) -> Float32[np.ndarray, "M K"] | None:
+        whole = super().values
+        return None if whole is None else whole[self._chosen]
+
     def __len__(self) -> int:
         return len(self._chosen)
 
@@ -167,6 +215,9 @@ class Sample(Wrapped):
 
     def captions(self, index: int) -> tuple[str, ...]:
         return captions_of(self._source, int(self._chosen[index]))
+
+    def target(self, index: int) -> Any:
+        return target_of(self._source, int(self._chosen[index]))
 
     def example_id(self, index: int) -> str:
         return self._source.example_id(int(self._chosen[index]))
@@ -202,8 +253,9 @@ def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> 
     example left.
     """
     field = f"data.classes={classes!r}"
-    if source.multi_label:
-        raise UserError(f"{source.name} has several labels per image; leave data.classes=()")
+    if source.multi_label or gives_numbers(source):
+        has = "several labels per image" if source.multi_label else "numbers and no classes"
+        raise UserError(f"{source.name} has {has}; leave data.classes=()")
     highest = source.num_classes - 1
     for k in classes:
         if not 0 <= k <= highest:
@@ -256,6 +308,24 @@ def account_of(source: Source) -> Account | None:
     return getattr(source, "account", None)
 
 
+def has_unknown(source: Source) -> bool:
+    """Return whether its multi-hot labels may be not known."""
+    return getattr(source, "has_unknown", False)
+
+
+def gives_numbers(source: Source) -> bool:
+    """Return whether its examples have a field "value", and no label."""
+    return getattr(source, "numbers", False)
+
+
+def values_of(source: Source) -> Float32[np.ndarray, "M K"]:
+    """Return the numbers of all examples of a source that `gives_numbers`."""
+    found = getattr(source, "values", None)
+    return (
+        np.stack([source.read(i)["value"] for i in range(len(source))]) if found is None else found
+    )
+
+
 def has_captions(source: Source) -> bool:
     """Return whether its examples have a field "captions"."""
     return getattr(source, "has_captions", False)
@@ -265,6 +335,28 @@ def captions_of(source: Source, index: int) -> tuple[str, ...]:
     """Return an example's captions, without reading its image where the source can."""
     own = getattr(source, "captions", None)
     return own(index) if own else source.read(index)["captions"]
+
+
+def target_kind(source: Source) -> Any:
+    """Return the `TargetKind` of its examples' targets."""
+    from vit_jax.data.targets import TargetKind  # late: few runs have any
+
+    return TargetKind(getattr(source, "target_kind", ""))
+
+
+def target_of(source: Source, index: int) -> Any:
+    """Return an example's `Target`, in pixels of the upright image.
+
+    Raises UserError: the source has none; DataError: it cannot be read, or is of another size.
+    """
+    own = getattr(source, "target", None)
+    if own is None or not getattr(source, "target_kind", ""):
+        raise UserError(f"{source.name} has no masks, boxes or depth; {WITH_TARGETS} have some")
+    return own(index)
+
+
+# Names of datasets whose pixels have targets.
+WITH_TARGETS = "masks:, coco:, voc:, yolo:, depth:, parquet:, hf: and TFDS's datasets"
 
 
 def all_captions(source: Source) -> list[tuple[str, ...]]:
@@ -292,8 +384,10 @@ def balance_of(source: Source, power: float) -> ClassBalance | None:
     """
     if not power:
         return None
-    labels = None if source.multi_label else _read_labels(source)
+    numbers = gives_numbers(source)
+    labels = None if source.multi_label or numbers else _read_labels(source)
     if labels is None or labels.min() < 0:
         has = "several labels per image" if labels is None else "images without a label"
+        has = "numbers and no classes" if numbers else has
         raise UserError(f"data.balance={power:g}: {source.name} has {has}; set data.balance=0")
     return ClassBalance(labels, power)

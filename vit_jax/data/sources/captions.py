@@ -16,7 +16,14 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from vit_jax.data.order import uniforms
-from vit_jax.data.sources.base import Example, Source, Wrapped, captions_of, has_captions
+from vit_jax.data.sources.base import (
+    Example,
+    Source,
+    Wrapped,
+    captions_of,
+    has_captions,
+    target_of,
+)
 from vit_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -180,6 +187,9 @@ class Tokenized(Wrapped):
 
     def captions(self, index: int) -> tuple[str, ...]:
         return captions_of(self.source, index)
+
+    def target(self, index: int) -> Any:
+        return target_of(self.source, index)
 
     def example_id(self, index: int) -> str:
         return self.source.example_id(index)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vit_jax.data import several
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.names import (
     LABELS,
@@ -154,11 +155,11 @@ class CsvRow(NamedTuple):
 
 
 def read(
-    data: bytes, where: str, wanted: Captions = Captions.UNREAD, column: str = ""
+    data: bytes, where: str, wanted: Captions = Captions.UNREAD, column: str = "", target: str = ""
 ) -> list[CsvRow]:
     """Return the rows of a table with the columns path and label, whatever their case.
 
-    With captions it needs no label, and "filepath" may stand for "path".
+    With captions or numbers it needs no label; with captions "filepath" may stand for "path".
 
     It may be packed by gzip, in UTF-8, or UTF-16 or UTF-32 that say so at their beginning; cells
     are separated by what separates path and label in the first line: , ; | or tabs.
@@ -168,6 +169,7 @@ def read(
         where: the file in messages.
         wanted: what is done with captions.
         column: of captions; "" is one of a usual name.
+        target: columns of numbers, as `several.target_columns` takes them.
 
     Raises UserError: another format or encoding, no such columns, no rows, or a row of other cells.
     """
@@ -175,7 +177,7 @@ def read(
     told = re.match(r"sep=(.)\r?\n", text)  # Excel's
     start = text[told.end() :] if told else text
     first = next(filter(str.strip, start.splitlines()), "")
-    separator = told[1] if told else _separator(first, wanted, column)
+    separator = told[1] if told else _separator(first, wanted, column, target)
     reader = csv.reader(io.StringIO(start, newline=""), delimiter=separator, strict=True)
     try:
         rows = [(reader.line_num + bool(told), cells) for cells in reader if any(cells)]
@@ -190,18 +192,20 @@ def read(
         what = f"column {column!r}" if column else f"column of captions ({', '.join(_CAPTIONS)})"
         how = "choose one by the end of the name: ?captions=COLUMN"
         raise captions_lib.lacking(where, what, map(shown, columns), how)
-    needed = _needed(caption)
+    targets = several.target_columns(columns, target, where)
+    needed = _needed(caption or targets)
     if not {*needed} <= {*columns}:
         has = ", ".join(map(shown, columns)) or "nothing"
         raise UserError(
             f"{where} has the columns {has}; its first line must name {','.join(needed)}"
         )
-    for name in (*_KNOWN, caption):
+    for name in (*_KNOWN, caption, *targets):
         if columns.count(name) > 1:
             raise UserError(f"{where} has the column {name} twice; keep one of them")
     if not rows[1:]:
         raise UserError(f"{where} lists no images")
-    cells_of = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
+    known = [name for name in _KNOWN if name != "label" or not targets]
+    cells_of = [(columns.index(name), name == "label") for name in columns if name in known]
     found = []
     for line, cells in rows[1:]:
         if len(cells) > len(columns) and any(cells[len(columns) :]):
@@ -209,16 +213,16 @@ def read(
             raise UserError(f"{where}, line {line} has {has}; put a path with commas in quotes")
         for place, may_be_empty in cells_of:
             if place >= len(cells) or not (may_be_empty or cells[place].strip()):
-                names = ", ".join(name for name in columns if name in _KNOWN)
+                names = ", ".join(name for name in columns if name in known)
                 raise UserError(f"{where}, line {line}: give a value for {names}")
-        if caption:  # an empty one may be left out at the end of a line
+        if caption or targets:  # an empty one may be left out at the end of a line
             cells = [*cells, *[""] * (len(columns) - len(cells))]
         found.append(CsvRow(line, dict(zip(columns, cells, strict=False))))
     return found
 
 
-def _needed(caption: str) -> Sequence[str]:
-    return NEEDED[:1] if caption else NEEDED
+def _needed(other: str | Sequence[str]) -> Sequence[str]:
+    return NEEDED[:1] if other else NEEDED
 
 
 def _caption(columns: Iterable[str], wanted: Captions, column: str) -> str:
@@ -234,13 +238,14 @@ def _columns(cells: Sequence[str], wanted: Captions) -> list[str]:
     return ["path" if name == path else name for name in found]
 
 
-def _separator(first: str, wanted: Captions, column: str) -> str:
+def _separator(first: str, wanted: Captions, column: str, target: str) -> str:
     """Return what separates the cells of the line with the columns' names."""
     found = {}
     for separator in _SEPARATORS:
         columns = _columns(next(csv.reader([first], delimiter=separator), []), wanted)
         found[separator] = columns
-        if {*_needed(_caption(columns, wanted, column))} <= {*columns}:
+        other = _caption(columns, wanted, column) or target or "target" * ("target" in columns)
+        if {*_needed(other)} <= {*columns} and len(columns) > 1:
             return separator
     return max(found, key=lambda separator: len(found[separator]))
 
@@ -308,9 +313,19 @@ class CsvSource(FolderSource):
         texts = (json.dumps(self._texts[index]) for index in range(len(self)))
         return [(*row, text) for row, text in zip(rows, texts, strict=True)]
 
+    def columns(self) -> tuple[str, ...]:
+        """Name the columns of `rows`."""
+        return ("path", *self.class_names) if self.numbers else super().columns()
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return super()._cells() if self._targets is None else self._targets.cells(self.class_names)
+
     def digest(self) -> str:
-        """Digest paths, labels and captions."""
-        names = [self.class_names[k].encode() if k >= 0 else b"" for k in self.labels]
+        """Digest paths, labels or numbers, and captions."""
+        if self._targets is not None:
+            names = ["\0".join(cells).encode() for cells in self._cells()]
+        else:
+            names = [self.class_names[k].encode() if k >= 0 else b"" for k in self.labels]
         pairs = zip(self._paths.tolist(), names, strict=True)
         texts = [] if self._texts is None else [self._texts.digest()]
         return digest_of([*(b"%b\0%b" % pair for pair in pairs), *texts])
@@ -343,7 +358,7 @@ def open_csv(
     is no class; one file with two labels or in two splits; two columns of labels that disagree.
     """
     path, given = options(name)
-    if surplus := given.keys() - {"captions", "split_seed", "rules"}:
+    if surplus := given.keys() - {"captions", "split_seed", "rules", "labels", "target"}:
         raise UserError(f"{shown(path)} is a table: it has no ?{min(surplus)}=; rename its columns")
     draw = draw_of(given)
     is_far = remote.is_remote(path)
@@ -353,34 +368,47 @@ def open_csv(
     root: Path | str = path.rpartition("/")[0] if is_far else file.parent
     if draw.rules == 1 and captions is not Captions.NEEDED:
         return _as_before(place, root, where, split, draw)
+    target, column = given.get("target", ""), given.get("captions", "")
     with refused(where):
-        rows = read(remote.read(place), where, captions, column := given.get("captions", ""))
+        rows = read(remote.read(place), where, captions, column, target)
     caption = _caption(rows[0].cells, captions, column)
+    meant = several.meant([row.cells for row in rows], given, where)
     if all(remote.is_remote(row.cells["path"]) for row in rows):
         addresses = [row.cells["path"] for row in rows]
         root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
         for row in rows:
             row.cells["path"] = row.cells["path"].removeprefix(f"{root}/")
-    _check_columns(rows, where)
-    examples = list(_examples(rows, root, where, caption, folders=bool(bands)))
+    if meant.is_one:
+        _check_columns(rows, where)
+    examples = list(_examples(rows, root, where, caption, meant, folders=bool(bands)))
     gone = [example for example in examples if not example.path]
     if 2 * len(gone) >= len(examples):
         more = f", nor are {len(gone) - 1:,} other files" if len(gone) > 1 else ""
         what = f"there is no file {shown(gone[0].file)} beside it{more}"
         raise UserError(f"{where}, line {gone[0].line}: {what}")
-    class_of, classes, notes = classes_of(Counter(example.label for example in examples))
-    if not (classes or caption) and (
-        empty := [row for row in rows if not row.cells["label"].strip()]
-    ):
-        raise UserError(f"{where}, line {empty[0].line}: give a value for path, label")
+    texts = Counter(example.label for example in examples)
+    class_of, classes, notes = (
+        classes_of(texts) if meant.is_one else ({x: x for x in texts}, (), [])
+    )
+    if not (any(texts) or caption) and (line := rows[0].line):
+        names = ", ".join(meant.columns)
+        raise UserError(f"{where}, line {line}: give a value for path, {names}")
     used, doubled = _once([each for each in examples if each.path], class_of, where)
+    empty = [("without a number", each.path) for each in used if meant.numbers and not each.label]
+    used = [each for each in used if each.label or not meant.numbers]
     key = place if is_far else os.path.abspath(place)
     used, unread, seen, told = _look(used, root, key, bands)
     if not used:
         raise UserError(f"{where}: none of its {len(unread):,} images can be read ({unread[0][0]})")
+    unread += empty
+    of_row = None if meant.is_one else meant.read([each.label for each in used])
+    classes, notes = (classes, notes) if of_row is None else (of_row.classes, of_row.notes)
     ids = {label: i for i, label in enumerate(classes)} | {"": -1}
     paths = [example.path for example in used]
-    labels = [ids[class_of.get(example.label, "")] for example in used]
+    if of_row is None:
+        labels = [ids[class_of.get(each.label, "")] for each in used]
+    else:
+        labels = of_row.labels.first().tolist()
     has_splits = "split" in rows[0].cells
     members: dict[str, list[int]] = {WHOLE: list(range(len(used)))}
     own: dict[str, list[int]] = {}
@@ -410,6 +438,8 @@ def open_csv(
         drawn=not has_splits,
     )
     source.bands = bands
+    if of_row is not None:
+        source.take_targets(of_row.labels.take(chosen))
     if caption:
         source.add_captions(used[index].captions for index in chosen)
     if seen:
@@ -420,7 +450,8 @@ def open_csv(
             [each.split for each in used],
             [class_of.get(each.label, "") for each in used],
         )
-    unlabelled = without_label(labels.count(-1), len(labels)) if classes or not caption else []
+    is_some = meant.is_one and (classes or not caption)
+    unlabelled = without_label(labels.count(-1), len(labels)) if is_some else []
     source.left_out = [
         *(("of files that are not there", each.file) for each in gone),
         *(("doubled rows", each.path) for each in doubled),
@@ -432,6 +463,7 @@ def open_csv(
         used={key: len(found) for key, found in own.items()},
         left_out=left_out((look.in_a_word(why), path) for why, path in source.left_out),
         notes=(*notes, *split_notes(own), *told, *unlabelled),
+        what="" if of_row is None else of_row.what,
     )
     return source
 
@@ -482,20 +514,27 @@ def _as_before(place: str, root: Path | str, where: str, split: str, draw: Split
 
 
 def _examples(
-    rows: Sequence[CsvRow], root: Path | str, where: str, caption: str, *, folders: bool = False
+    rows: Sequence[CsvRow],
+    root: Path | str,
+    where: str,
+    caption: str,
+    meant: several.Cells,
+    *,
+    folders: bool = False,
 ) -> Iterator[_Example]:
     """Yield what each row says; without a path where there is no such file.
 
-    `caption` is the column of captions, "" for none; with `folders` an image may be one.
+    `caption` is the column of captions, "" for none; `meant` reads labels, or numbers; with
+    `folders` an image may be one.
     """
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
-    labels: dict[str, str] = {}  # of a million rows few differ
+    labels: dict[tuple[str, ...], str] = {}  # of a million rows few differ
     above = os.path.abspath(root)
     for line, cells in rows:
-        given = cells.get("label", "")
+        given = tuple(cells.get(name, "") for name in meant.columns)
         if given not in labels:
             try:
-                labels[given] = label_of(given)
+                labels[given] = meant.text(given)
             except ValueError as error:
                 raise UserError(f"{where}, line {line}: {error}") from None
         if isinstance(root, Path):

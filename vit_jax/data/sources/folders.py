@@ -337,7 +337,7 @@ class FolderSource(Labelled):
 
             return {"image": arrays.read(path, self.bands), "label": int(self.labels[index])}
         image = remote.read(path) if self.is_remote else read_file(path)
-        return {"image": image, "label": int(self.labels[index])}
+        return {"image": image, **self._target(index)}
 
     def example_id(self, index: int) -> str:
         return shown(self._path(index))
@@ -352,8 +352,17 @@ class FolderSource(Labelled):
             os.path.abspath(path) if not self.is_remote else path
             for path in map(self._path, range(len(self)))
         )
-        names = (self.class_names[k] if k >= 0 else "" for k in self.labels)
-        return list(zip(paths, names, strict=True))
+        return [(path, *cells) for path, cells in zip(paths, self._cells(), strict=True)]
+
+    def columns(self) -> tuple[str, ...]:
+        """Name the columns of `rows`."""
+        return "path", "label"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        """Return what a table says of each example, besides its path."""
+        assert self.labels is not None
+        names = [each.replace("|", "\\|") for each in self.class_names]
+        return [(names[k] if k >= 0 else "",) for k in self.labels]
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])

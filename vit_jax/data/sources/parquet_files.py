@@ -10,7 +10,7 @@ import collections
 import concurrent.futures
 import functools
 import io
-import json
+import math
 import re
 import sys
 import threading
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.data import several, several_columns
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.names import (
     LABELS,
-    class_names,
     contradiction,
     label_of,
     one_spelling,
@@ -45,7 +45,7 @@ _MAX_TEXT = 64 << 20  # of their captions, which are read and kept by themselves
 _THREADS = 16
 _AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
-_OWN = ("_footers", "_held", "_texts", "_seen", "_again")  # of a process
+_OWN = ("_footers", "_held", "_texts", "_others", "_seen", "_again")  # of a process
 
 
 class Columns(NamedTuple):
@@ -54,6 +54,7 @@ class Columns(NamedTuple):
     image: str  # its path: "image.bytes" where the column is a struct
     label: str  # "" where there is none
     classes: tuple[str, ...]  # of a ClassLabel; () is not known
+    targets: tuple[str, ...] = ()  # columns of numbers, in place of a label
 
 
 def find(opened: Any, chosen: Mapping[str, str], where: str, *, nesting: bool = False) -> Columns:
@@ -69,7 +70,7 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, nesting: bool = 
     """
     import pyarrow.types as types
 
-    features = _features(opened)
+    features = several_columns.features(opened)
     named = {name: features.get(name, {}).get("_type") for name in opened.schema_arrow.names}
     kinds = {field.name: field.type for field in opened.schema_arrow}
     structs = [
@@ -82,10 +83,17 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, nesting: bool = 
     given = chosen.get("image", "")
     fit = marked or structs or plain or nested
     image = _one("image", given, fit, [*structs, *plain, *nested], where)
-    words = [n for n, k in kinds.items() if _is_label(k) or (n in binary and n != image)]
-    marked = [name for name in words if named[name] == "ClassLabel"]
+    words = [
+        n
+        for n, k in kinds.items()
+        if several_columns.holds_labels(k) or (n in binary and n != image)
+    ]
+    marked = [
+        name for name in words if several_columns.inner(features, name).get("_type") == "ClassLabel"
+    ]
     given, label = chosen.get("label", ""), ""
-    if given != NO_LABEL or NO_LABEL in kinds:
+    targets = several_columns.targets(kinds, chosen, where)
+    if (given != NO_LABEL or NO_LABEL in kinds) and not targets:
         usual = [name for name in LABELS if name in kinds and name not in (*structs, image)]
         if not given and not marked:
             _check_usual([opened], usual, where)
@@ -93,13 +101,13 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, nesting: bool = 
         if wanted in kinds and wanted not in (*words, *structs):
             what = f"the column {wanted} of {where} holds {kinds[wanted]}"
             how = f"choose another by the end of the name, ?label=COLUMN, or ?label={NO_LABEL}"
-            raise UserError(f"{what}, and a label is one number or word an image; {how}")
+            raise UserError(f"{what}, and labels are numbers or words, one or a list; {how}")
         label = _one("label", given, marked or usual[:1], words, where)
     if not image:
         has = ", ".join(kinds)
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
     path = f"{image}.bytes" if image in structs else image
-    return Columns(path, label, _classes(features, label))
+    return Columns(path, label, several_columns.classes(features, label), targets)
 
 
 def captions(opened: Any, chosen: Mapping[str, str], where: str, wanted: Captions) -> str:
@@ -153,23 +161,34 @@ def _as_bytes(kind: Any) -> Any:
 def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray:
     """Return the labels of a file: integers, -1 where there is none, or words as bytes.
 
+    Several labels of an image are lines of such (`several.of_list`), and numbers float64 [rows, K].
+
     Raises ValueError: a file that lacks a column or has classes of other names; DataError: a label
     that is none, in the words of `names.label_of`. `place` is the file in messages.
     """
     paths = [opened.schema.column(i).path for i in range(len(opened.schema.names))]
-    lacking = {columns.image, columns.label} - {*paths, *opened.schema_arrow.names, ""}
-    if lacking or _classes(_features(opened), columns.label) != columns.classes:
+    lacking = {columns.image, columns.label, *columns.targets}
+    lacking -= {*paths, *opened.schema_arrow.names, ""}
+    lacking -= {columns.label} if several_columns.is_list(opened, columns.label) else set()
+    if (
+        lacking
+        or several_columns.classes(several_columns.features(opened), columns.label)
+        != columns.classes
+    ):
         other = f"no column {min(lacking)}" if lacking else "classes of other names"
         raise ValueError(f"it has {other}, unlike the first file")
+    if columns.targets:
+        return several_columns.numbers(opened, columns.targets)
     if not columns.label:
         return np.full(opened.metadata.num_rows, -1, np.int64)
     values = opened.read(columns=[columns.label]).column(0).to_pylist()
     if all(value is None or type(value) is int for value in values):
         return np.array([-1 if value is None else value for value in values], np.int64)
+    read = several.of_list if several_columns.is_list(opened, columns.label) else label_of
     texts = []
     for row, value in enumerate(values):
         try:
-            texts.append(label_of(value).encode())
+            texts.append(read(value).encode())
         except ValueError as error:
             raise DataError(f"{place} row {row}: {error}") from None
     return np.array(texts, np.bytes_)
@@ -183,8 +202,9 @@ def unread(opened: Any, columns: Columns, chosen: Mapping[str, str]) -> list[str
         how = "the names of files tell splits: write the rows of each to files of its name"
         notes.append(f"the column {names['split']} is not read; {how}")
     fields = [field for field in opened.schema_arrow if _LIKE_LABELS.search(field.name)]
-    words = [field.name for field in fields if _is_label(field.type)]
-    if not columns.label and words and chosen.get("label") != NO_LABEL:
+    words = [field.name for field in fields if several_columns.is_label(field.type)]
+    is_read = columns.label or columns.targets
+    if not is_read and words and chosen.get("label") != NO_LABEL:
         usual, how = ", ".join(LABELS), f"?label={words[0]} at the end of the name reads it"
         notes.append(f"no column is called {usual}, so there are no labels; {how}")
     return notes
@@ -215,7 +235,7 @@ def check_beside(files: Sequence[Any], columns: Columns, where: str) -> None:
     has = [set(opened.schema_arrow.names) for opened in files]
     usual = [name for name in LABELS if all(name in names for names in has)]
     kinds = [opened.schema_arrow.field(name).type for opened in files for name in usual]
-    if usual and usual[0] == columns.label and all(map(_is_label, kinds)):
+    if usual and usual[0] == columns.label and all(map(several_columns.is_label, kinds)):
         _check_usual(files, usual, where)
 
 
@@ -235,27 +255,6 @@ def _check_usual(files: Sequence[Any], usual: Sequence[str], where: str) -> None
             what = f"the columns {usual[0]} and {other} disagree ({', '.join(sorted(said))})"
             how = f"choose one by the end of the name: ?label={usual[0]}"
             raise UserError(f"{where}: {what}; {how}")
-
-
-def _is_label(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    if types.is_dictionary(kind):  # pandas' categories
-        kind = kind.value_type
-    numbers = types.is_integer, types.is_floating, types.is_decimal, types.is_boolean
-    texts = types.is_string, types.is_large_string, types.is_string_view, types.is_null
-    return any(is_kind(kind) for is_kind in (*numbers, *texts))
-
-
-def _features(opened: Any) -> dict[str, Any]:
-    """Return the Hub's description of each column but lists; {} of files that others wrote."""
-    text = (opened.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(text).get("info", {}).get("features", {})
-    return {name: each for name, each in features.items() if isinstance(each, dict)}
-
-
-def _classes(features: Mapping[str, Any], label: str) -> tuple[str, ...]:
-    return class_names(features.get(label, {}).get("names") or ())
 
 
 def _one(kind: str, given: str, fit: Sequence[str], all_: Sequence[str], where: str) -> str:
@@ -295,6 +294,7 @@ class ParquetSource(shards.ShardSource):
         self._again = 0
         self._held = RowGroups(self._load)
         self._texts = RowGroups(self._load_captions, _MAX_TEXT)
+        self._others: dict[str, RowGroups] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
@@ -314,11 +314,44 @@ class ParquetSource(shards.ShardSource):
         if not image:
             raise DataError(f"{self.example_id(index)}: the row holds no image, or its path alone")
         texts = {"captions": self.captions(index)} if self.has_captions else {}
-        return {"image": image, "label": int(self.labels[index]), **texts}
+        return {"image": image, **self._target(index), **texts}
 
     def captions(self, index: int) -> tuple[str, ...]:
         """Return an example's captions; raises DataError as `read`."""
         return captions_lib.listed(self._value(self._texts, index)).texts
+
+    @property
+    def schema(self) -> Any:
+        """The columns of the first file, a pyarrow Schema."""
+        return _open(self._files[0]).schema_arrow
+
+    @property
+    def files(self) -> tuple[remote.FileInfo, ...]:
+        """The files of the split."""
+        return self._files
+
+    @property
+    def image_column(self) -> str:
+        """The column of the images."""
+        return self._columns.image.partition(".")[0]
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """The Hub's description of each column, {} where others wrote the files."""
+        return several_columns.features(_open(self._files[0]))
+
+    def place(self, index: int) -> tuple[str, int]:
+        """Return the file of an example, and its row there."""
+        group, row = self._find(index)
+        file = int(self._groups[group, 0])
+        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
+        return self._files[file].path, row - first
+
+    def value(self, column: str, index: int) -> Any:
+        """Return what another column has of an example; raises DataError as `read`."""
+        if column not in self._others:
+            self._others[column] = RowGroups(functools.partial(self._column, name=column))
+        return self._value(self._others[column], index)
 
     def _value(self, held: "RowGroups", index: int) -> Any:
         group, row = self._find(index)
@@ -334,10 +367,8 @@ class ParquetSource(shards.ShardSource):
             raise DataError(f"{self.example_id(index)}: {why}") from error
 
     def example_id(self, index: int) -> str:
-        group, row = self._find(index)
-        file = int(self._groups[group, 0])
-        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
-        return f"{shown(self._files[file].path)} row {row - first}"
+        file, row = self.place(index)
+        return f"{shown(file)} row {row}"
 
     def _find(self, index: int) -> tuple[int, int]:
         """Return the row group of an example, and its row counted through all files."""
@@ -435,6 +466,11 @@ class _Ranged(io.RawIOBase):
         return data
 
 
+def opened_file(path: str) -> Any:
+    """Open a Parquet file; raises ValueError, OSError: it cannot be read."""
+    return _open(remote.info(path))
+
+
 def _open(file: remote.FileInfo, footer: Any = None) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -501,14 +537,24 @@ def open_shards(
 
     names = columns.classes or shards.class_names_beside(files)
     kinds = {labels.dtype.kind for labels in found if len(labels)}
-    dtype = np.int64 if kinds == {"i"} else np.bytes_
+    dtype = np.int64 if kinds == {"i"} else np.float64 if columns.targets else np.bytes_
     joined = np.concatenate([labels.astype(dtype) for labels in found])
-    classes, labels = shards.class_ids(joined, names, tell)
+    many = _several_of(
+        joined, columns, names, tell, is_list=several_columns.is_list(first, columns.label)
+    )
+    if many is None:
+        classes, labels = shards.class_ids(joined, names, tell)
+    else:
+        classes, labels, notes = many.classes, many.labels.first(), [*notes, *many.notes]
     draw = draw_of(chosen)
     members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *split_notes(members)]
     notes += shards.compare(told, shards.sizes(members), where)
     lost: list[tuple[str, str]] = []
+    if columns.targets:
+        has = ~np.isnan(joined).all(axis=1)
+        lost = [("without a number", tell(row)) for row in np.flatnonzero(~has).tolist()]
+        members = {name: each[has[each]] for name, each in members.items()}
     if wanted is Captions.NEEDED:
         count = functools.partial(_captioned, column=text)
         with (
@@ -518,7 +564,8 @@ def open_shards(
             has, broken = zip(*pool.map(count, files), strict=True)
         if len(joined) and not any(map(np.any, has)):
             raise UserError(f"{where}: all captions of the column {text} are empty")
-        members, lost = captions_lib.leave_out(members, np.concatenate(has), tell)
+        members, without = captions_lib.leave_out(members, np.concatenate(has), tell)
+        lost = [*lost, *without]
         notes += captions_lib.notes(sum(broken))
     title, rows = shards.choose(split, members, draw, where)
     used = np.unique(np.searchsorted(ends, rows, side="right"))
@@ -527,10 +574,11 @@ def open_shards(
         for file in used.tolist()
         for number, first in enumerate(firsts[file])
     ]
-    source = title, classes, [files[i] for i in used], labels[rows], rows
+    of_rows = labels[rows] if many is None else many.labels.take(rows)
+    source = title, classes, [files[i] for i in used], of_rows, rows
     opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64), text=text)
     opened.bands = bands
-    if classes or not text:
+    if many is None and (classes or not text):
         notes += shards.label_notes(joined, labels, classes, named=bool(names))
     notes += unread(first, columns, chosen)
     if sum(empty):
@@ -541,8 +589,27 @@ def open_shards(
         used=shards.sizes(members),
         left_out=left_out(lost),
         notes=tuple(notes),
+        what="" if many is None else many.what,
     )
     return opened
+
+
+def _several_of(
+    found: np.ndarray,
+    columns: Columns,
+    names: tuple[str, ...],
+    tell: Callable[[int], str],
+    *,
+    is_list: bool,
+) -> several.Read | None:
+    """Read what `labels` returned where it is several labels or numbers; None: it is neither."""
+    if columns.targets:
+        values = found.astype(np.float32)
+        what = several.of_numbers(columns.targets, values)
+        return several.Read(columns.targets, several.Numbers(values), [], what)
+    if not is_list:
+        return None
+    return shards.several_labels([each.decode() for each in found.tolist()], names, tell)
 
 
 @functools.lru_cache(4096)  # the splits of a run are opened one by one

@@ -19,10 +19,17 @@ SPLITS = ("train", "val", "test")
 WHOLE = "whole"  # all examples; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # the share of val, and of test
 # Prefixes of names of a user's own images, which may lie elsewhere on another machine.
-KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
-_ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
+DENSE = ("masks:", "coco:", "voc:", "yolo:", "depth:")  # those of images with targets
+KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:", *DENSE)
+_ENDS = {
+    **{"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)},
+    **{"coco": (".json",), "yolo": ("data.yaml", "data.yml")},
+}
 # The end of a name that chooses fields of tar and Parquet files, or how files are read.
-_OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|captions|config)=([^?&]+))$")
+_OPTION = re.compile(
+    r"[?&](?:((?:split_seed|rules)(?==\d)|labels?|image|captions|config|target"
+    r"|images|masks|mask|ignore|zero|ids|objects|depth|scale)=([^?&]+))$"
+)
 _OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
 _RULES = re.compile(r"[?&]rules=\d+(?=$|[?&])")
 # Suffixes of archives; ".tar" is none, but a dataset.
@@ -149,7 +156,10 @@ def full_name(name: str) -> str:
     """Complete a plain path to the name of a dataset: "photos/birds" to "folder:photos/birds".
 
     With the suffix .csv, .csv.gz, .tsv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or
-    "parquet:PATTERN"; other names stay as they are.
+    "parquet:PATTERN", with .json "coco:FILE". A folder on this machine of images and masks is
+    "masks:DIR", and so with the other layouts of targets; other names stay as they are.
+
+    Raises UserError: a folder of two layouts.
     """
     plain = options(name)[0]
     if name.startswith(KINDS) and not name.startswith("hf://"):
@@ -160,7 +170,11 @@ def full_name(name: str) -> str:
     is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
     is_path = is_path or ("/" in plain and os.path.isdir(plain))
     is_path = is_path or plain.lower().endswith(ARCHIVES)  # which is refused there
-    return f"folder:{name}" if is_path else name
+    if not is_path:
+        return name
+    from vit_jax.data.sources.dense.layouts import kind_of  # late: it knows the other sources
+
+    return f"{kind_of(plain) or 'folder'}:{name}"
 
 
 def check_no_archive(path: str) -> None:

@@ -45,6 +45,7 @@ _PIXELS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 _METRES = (-100.0, 8.0, 20.0, 999.0)
 FEATURES, INFO = "features.json", "dataset_info.json"
 _CLASSES = ("pythonClassName", "python_class_name", "type")
+_OF_TARGET = ("mask", "objects", "depth", "ignore", "zero", "ids", "scale")
 _KINDS = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
 
 
@@ -222,6 +223,8 @@ class TfdsSource(Labelled):
         shards: Mapping[str, remote.FileInfo] | None = None,
         captions: str = "",
         wanted: Captions = Captions.UNREAD,
+        target: str = "",
+        **of_target: str,
     ) -> None:
         """Open a split.
 
@@ -234,6 +237,8 @@ class TfdsSource(Labelled):
             captions: a feature's name; "" is one of a usual name.
             wanted: what is done with captions. Where there are some, there need be no label. Which
                 records have none is found when they are read.
+            target: the `TargetKind` that is wanted; "" is none, or that of a feature in
+                `of_target`, options of `dense.features`. With one, no label is read.
         """
         self._directory, self.is_remote = directory, shards is not None
         check(directory)
@@ -250,12 +255,23 @@ class TfdsSource(Labelled):
                 raise FileNotFoundError(f"{file} is missing")
         if shards is None:
             check_counts(directory, [info.splits[key] for key, *_ in slices])
-        self._image = _feature_key(info, where, "image", image)
+        self._targets: Any = None
+        if target or of_target:
+            from vit_jax.data.sources.dense import features  # late: few runs have targets
+
+            self._targets = features.find(info, of_target, target, where)
+        beside = self._targets.key if self._targets else ""
+        if self._targets and not image and "image" in info.features:  # masks are images as well
+            image = "image"
+        self._image = _feature_key(info, where, "image", image, beside=beside)
         self._is_binary = info.name == "dsprites"
         derived = DERIVED.get(info.name, {})
         self._captions = "" if wanted is Captions.UNREAD else captions_key(info, where, captions)
         self.has_captions = bool(self._captions)
-        if label in derived:
+        if self._targets:
+            self.class_names, self._label_of = self._targets.classes, _no_label
+            self.target_kind = self._targets.kind
+        elif label in derived:
             self.class_names, self._label_of = derived[label]
         elif self.has_captions and not label and not _has_label(info):
             self.class_names, self._label_of = (), _no_label
@@ -322,6 +338,18 @@ class TfdsSource(Labelled):
         hot[label] = 1
         return {"image": image, "label": hot, **texts}
 
+    def target(self, index: int) -> Any:
+        """Return an example's `Target`; raises DataError as `read`, or for one of another size."""
+        try:
+            example = self._records[index]
+            return self._targets.of(
+                example[self._targets.key], bytes(example[self._image]), self.example_id(index)
+            )
+        except UserError:
+            raise
+        except Exception as error:  # as of `read`
+            raise DataError(f"{self.example_id(index)}: {error}") from error
+
     def example_id(self, index: int) -> str:
         return f"{self.name} record {index}"
 
@@ -337,7 +365,7 @@ def data_root(data_dir: str) -> str:
 
 
 def open_tfds(
-    name: str, data_dir: str, split: str, captions: Captions = Captions.UNREAD
+    name: str, data_dir: str, split: str, captions: Captions = Captions.UNREAD, target: str = ""
 ) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version][?label=...]`, in ArrayRecord.
 
@@ -351,7 +379,7 @@ def open_tfds(
         )
     root = data_root(data_dir)
     name, chosen = options(name)
-    if surplus := chosen.keys() - {"label", "image", "captions"}:
+    if surplus := chosen.keys() - {"label", "image", "captions", *_OF_TARGET}:
         raise UserError(f"{name} is a dataset of TFDS: it has no ?{surplus.pop()}=, but ?label=")
     if name == "digits":
         from vit_jax.data.sources.digits import prepare
@@ -363,7 +391,8 @@ def open_tfds(
     else:
         directory, shards = _find(name, Path(root), root), None
     try:
-        return TfdsSource(directory, split, **chosen, shards=shards, wanted=captions)
+        how: dict[str, Any] = {"shards": shards, "wanted": captions, "target": target}
+        return TfdsSource(directory, split, **chosen, **how)
     except UserError:
         raise
     except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
@@ -457,10 +486,19 @@ def _find(name: str, root: Path, where: str) -> Path:
 
 
 def _feature_key(
-    info: Any, where: str, kind: str, wanted: str = "", derived: tuple[str, ...] = ()
+    info: Any,
+    where: str,
+    kind: str,
+    wanted: str = "",
+    derived: tuple[str, ...] = (),
+    beside: str = "",
 ) -> str:
-    """Find the image or the label by its type; of several, `wanted` or `supervised_keys`'."""
+    """Find the image or the label by its type; of several, `wanted` or `supervised_keys`'.
+
+    `beside` is a feature of images that is none of these, a mask.
+    """
     found = [key for key, f in info.features.items() if isinstance(_item(f, kind), _KINDS[kind])]
+    found = [key for key in found if key != beside or key == wanted]
     if wanted:
         if wanted not in found:
             raise unknown(f"{kind} of {where}", wanted, [*found, *derived])

@@ -25,6 +25,8 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
+from vit_jax.data.several import LabelSets, Numbers, Read
+from vit_jax.data.several import read as read_several
 from vit_jax.data.sources.base import Labelled, absolute_slices, digest_of
 from vit_jax.data.sources.partition import (
     WHOLE,
@@ -67,22 +69,31 @@ class ShardSource(Labelled):
         name: str,
         classes: tuple[str, ...],
         files: Sequence[remote.FileInfo],
-        labels: Int[np.ndarray, " M"],
+        labels: Int[np.ndarray, " M"] | LabelSets | Numbers,
         places: Int[np.ndarray, " M"],
     ) -> None:
-        """Take the files of the split, and of each example its class id or -1, and its place."""
+        """Take the files of the split, and of each example its class id or -1, and its place.
+
+        Instead of class ids there may be several labels of each example, or numbers.
+        """
         self.name, self.class_names = name, classes
         self._files = tuple(files)
         self.is_remote = remote.is_remote(files[0].path)
-        self.labels, self._places = labels.astype(np.int32), places.astype(np.int64)
+        self._places = places.astype(np.int64)
+        if isinstance(labels, np.ndarray):
+            self.labels = labels.astype(np.int32)
+        else:
+            self.take_targets(labels)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self._places)
 
     def digest(self) -> str:
         """Digest names and sizes of the files, labels and places."""
         files = [f"{base_name(file.path)} {file.size}".encode() for file in self._files]
-        return digest_of([*files, self.labels.tobytes(), self._places.tobytes()])
+        targets = self.labels if self._targets is None else self._targets
+        assert targets is not None
+        return digest_of([*files, targets.tobytes(), self._places.tobytes()])
 
 
 def where_of(pattern: str) -> str:
@@ -257,6 +268,27 @@ def class_ids(
             text = texts[word] if labels.dtype.kind == "S" else words.tolist()[word]
             raise wrong(word, f"the label is {text!r}; {known_ids}")
     return names, np.array(ids, np.int64)[of_word]
+
+
+def several_labels(
+    texts: Sequence[str], names: tuple[str, ...], tell: Callable[[int], str]
+) -> Read:
+    """Read the labels of examples, a text of `several.of_list` each, as `class_ids` does.
+
+    Raises DataError: a label that is none of the classes.
+    """
+    counts = [text.count("\n") + 1 if text else 0 for text in texts]
+    ends = np.cumsum(counts)
+
+    def ids_of(flat: Sequence[str]) -> tuple[tuple[str, ...], Sequence[int]]:
+        def of_label(k: int) -> str:
+            return tell(int(np.searchsorted(ends, k, side="right")))
+
+        encoded = np.array([label.encode() for label in flat] or [b""], np.bytes_)
+        classes, ids = class_ids(encoded, names, of_label)
+        return classes, ids[: len(flat)].tolist()
+
+    return read_several(texts, ids_of)
 
 
 def label_notes(

@@ -9,12 +9,13 @@ import collections
 import itertools
 import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from vit_jax.data import several
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.images.header import MAX_BYTES
 from vit_jax.data.names import (
@@ -127,7 +128,7 @@ class TarSource(shards.ShardSource):
             raise DataError(f"{self.example_id(index)}: more than {MAX_BYTES >> 20} MiB")
         image = self._member(index, start, size, int(self._entries.crcs[index]))
         texts = {"captions": self.captions(index)} if self.has_captions else {}
-        return {"image": image, "label": int(self.labels[index]), **texts}
+        return {"image": image, **self._target(index), **texts}
 
     def captions(self, index: int) -> tuple[str, ...]:
         """Return an example's captions; raises DataError as `read`."""
@@ -158,8 +159,10 @@ def open_tar(name: str, split: str, captions: Captions = Captions.UNREAD) -> Tar
 
     Splits are told by the names of the files, else drawn by `partition`. Labels are the content of
     KEY.cls or of "label", "cls", "class" or "class_id" in KEY.json: whole numbers are ids, and
-    other words sorted classes. Where no image has a label, it is the class folder that it lies in,
-    if there are such. classnames.txt beside the shards names the classes.
+    other words sorted classes. Several lines in a KEY.cls, or a list in a KEY.json, are several
+    labels of an image, unless "?labels=one" says otherwise. Where no image has a label, it is the
+    class folder that it lies in, if there are such. classnames.txt beside the shards names the
+    classes.
 
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """
@@ -196,7 +199,8 @@ def open_shards(
     splits = splits or shards.splits_of(files)
     caption = None if wanted is Captions.UNREAD else chosen.get("captions", "")
     fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""), caption)
-    draw = draw_of(chosen)
+    draw, kind = draw_of(chosen), several.kind_of(chosen, where)
+    what, of_image = "", None
     scanned = tar_index.scan(files, fields, agree=draw.rules != 1)
     found, left = zip(*map(tar_index.split_off, scanned), strict=True)
     counts = [len(each.starts) for each in found]
@@ -229,6 +233,14 @@ def open_shards(
         counts, left = np.bincount(shard, minlength=len(files)).tolist(), [*left, folders.left_out]
         if folders.splits and not any(splits):
             splits, counts = folders.splits, [1] * len(shard)
+    elif kind is several.Kind.SEVERAL or (
+        kind is several.Kind.AUTO and any(b"\n" in each for each in entries.labels.tolist())
+    ):
+        found_labels = _several(entries.labels, tell)
+        names = shards.class_names_beside(files)
+        of_image = shards.several_labels(found_labels, names, tell)
+        classes, labels, what = of_image.classes, of_image.labels.first(), of_image.what
+        notes = [*notes, *of_image.notes]
     else:
         names = shards.class_names_beside(files)
         classes, labels = shards.class_ids(entries.labels, names, tell)
@@ -249,7 +261,7 @@ def open_shards(
         title,
         classes,
         [files[i] for i in used],
-        labels[rows],
+        labels[rows] if of_image is None else of_image.labels.take(rows),
         entries.starts[rows],
         shard=local,
         entries=tar_index.Entries(*(column[rows] for column in entries)),
@@ -261,8 +273,20 @@ def open_shards(
         used=shards.sizes(members),
         left_out=left_out(itertools.chain(*left)),
         notes=tuple(notes),
+        what=what,
     )
     return source
+
+
+def _several(labels: np.ndarray, tell: Callable[[int], str]) -> list[str]:
+    """Return the labels of each image as `several.of_list` writes them."""
+    texts = []
+    for index, content in enumerate(labels.tolist()):
+        try:
+            texts.append(several.of_list(content.splitlines()))
+        except ValueError as error:
+            raise DataError(f"{tell(index)}: {error}") from None
+    return texts
 
 
 def _no_captions(where: str, field: str, first: remote.FileInfo) -> UserError:

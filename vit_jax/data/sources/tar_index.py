@@ -29,6 +29,7 @@ import numpy as np
 
 from vit_jax.data.images.header import SUFFIXES
 from vit_jax.data.names import contradiction, label_of
+from vit_jax.data.several import of_list
 from vit_jax.data.sources.captions import in_member
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.process import waiting
@@ -40,7 +41,7 @@ _LONGEST = 1 << 20  # bytes of a long name or of a PAX header
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd, bzip2, xz
 _LINKS = (b"1", b"2")
 _FILES = (b"\0", b"0", b"7")
-_LONGEST_LABEL = 255
+_LONGEST_LABEL, _LONGEST_LABELS = 255, 4095  # of one, and of an image's several, a line each
 _LOOKED_AT = 100  # members that tell what a shard has
 LONGEST_TEXT = 1 << 20  # bytes of a member with a text, of which no more are read
 LABELS = ("cls", "label", "class", "class_id")
@@ -354,7 +355,8 @@ def _why(name: bytes, kind: str) -> bytes:
 
 def _label(content: bytes, name: str) -> bytes:
     text = content.strip()
-    if len(text) > _LONGEST_LABEL or b"\0" in text:
+    longest = max(map(len, text.split(b"\n")))
+    if longest > _LONGEST_LABEL or len(text) > _LONGEST_LABELS or b"\0" in text:
         raise ValueError(f"{name!r} holds no label, but {len(text):,} bytes")
     return text
 
@@ -366,7 +368,8 @@ def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
         raise ValueError(f"{name!r} is no JSON ({error})") from None
     values = (found.get(key) for key in wanted) if isinstance(found, dict) else ()
     try:
-        label = label_of(next((value for value in values if value is not None), ""))
+        value = next((value for value in values if value is not None), "")
+        label = of_list(value) if isinstance(value, list) else label_of(value)
     except ValueError as error:
         advice = f"choose another by ?label=FIELD, or ?label={NO_LABEL}"
         raise ValueError(f"{name!r}: {error}; {advice}") from None

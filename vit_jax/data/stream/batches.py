@@ -45,7 +45,7 @@ _MOST, _LEAST = 96, 16
 _CORES_OF_A_PROCESS = 8
 Batch: TypeAlias = dict[str, np.ndarray]
 _Vary = Callable[[Any], Pixels]
-_Reads = Mapping[int, concurrent.futures.Future[Example]]
+Reads = Mapping[int, concurrent.futures.Future[Example]]
 # Bytes in a batch for the message about an unreadable example.
 _REASON = 200
 # Most bytes of decoded images in a process: CIFAR's 50,000 images of 32x32 take 154 MB.
@@ -325,14 +325,18 @@ class Batches:
 
     def __getitem__(self, index: int) -> Batch:
         positions = (self.first + int(index)) * self.batch_size + self.rows
-        count, spec = len(positions), self.source.spec
         order = (len(self.source), self.seed, self.repeats, self.balance)
-        batch: Batch = {
+        batch = self._empty(len(positions))
+        batch["index"] = stream_indices(positions, *order)
+        return self._filled(batch, positions)
+
+    def _empty(self, count: int) -> Batch:
+        """Return the arrays of views and fields for so many examples."""
+        spec = self.source.spec
+        return {
             **{key: np.empty((count, *v.shape), v.dtype) for key, v in self.views.items()},
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
-            "index": stream_indices(positions, *order),
         }
-        return self._filled(batch, positions)
 
     def _filled(self, batch: Batch, positions: np.ndarray) -> Batch:
         """Fill the arrays of a batch, a row for each position of the stream."""
@@ -352,7 +356,7 @@ class Batches:
             list(self._threads("decode", self.num_threads).map(fill, chunks))
         return batch
 
-    def _ahead(self, index: np.ndarray) -> _Reads:
+    def _ahead(self, index: np.ndarray) -> Reads:
         """Start to read the examples that are not kept; return a future for each."""
         if not self.num_readers:
             return {}
@@ -360,7 +364,7 @@ class Batches:
         submit = self._threads("read", self.num_readers).submit
         return {each: submit(self._read, each) for each in dict.fromkeys(wanted)}
 
-    def _fill(self, batch: Batch, positions: np.ndarray, reads: _Reads, rows: range) -> None:
+    def _fill(self, batch: Batch, positions: np.ndarray, reads: Reads, rows: range) -> None:
         examples = batch["index"][rows.start : rows.stop].tolist()
         variations = self._variations(positions[rows.start : rows.stop])
         captions: dict[int, tuple[str, ...]] = {}
@@ -390,7 +394,7 @@ class Batches:
         return zip(*each, strict=True)
 
     def _put(
-        self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: _Reads
+        self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: Reads
     ) -> tuple[str, ...]:
         """Read and vary one example and write it to a row; return its captions, if they are used.
 
@@ -398,10 +402,7 @@ class Batches:
         """
         try:
             found = self._cache.get(example) or self._load(example, reads)
-            for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
-                image = found.images[stage]
-                image = vary(image if found.viewed else draw.transform.view(image))
-                self._write(batch, draw, row, image)
+            self._make(batch, row, found, varies)
             for key in self._kept:
                 batch[key][row] = found.fields[key]
             return found.fields.get("captions", ())
@@ -411,6 +412,13 @@ class Batches:
             name, why = self.source.example_id(example), _reason(error)
             raise DataError(f"{name}: not a readable image ({why})") from error
 
+    def _make(self, batch: Batch, row: int, found: Decoded, varies: Sequence[_Vary]) -> None:
+        """Vary the images of an example and write them to a row."""
+        for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
+            image = found.images[stage]
+            image = vary(image if found.viewed else draw.transform.view(image))
+            self._write(batch, draw, row, image)
+
     def _write(self, batch: Batch, draw: Draw, row: int, image: Pixels) -> None:
         batch[draw.array][row if draw.index is None else (row, draw.index)] = image
 
@@ -418,7 +426,7 @@ class Batches:
         for key in self.views:
             batch[key][row] = 0
 
-    def _load(self, example: int, reads: _Reads) -> Decoded:
+    def _load(self, example: int, reads: Reads) -> Decoded:
         found = reads[example].result() if example in reads else self._read(example)
         fields = {name: found[name] for name in self._kept}
         label = fields.get("label")

@@ -10,6 +10,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -47,7 +48,8 @@ def train_batches(
         (b,) or multi-hot uint8 (b, K); index int32 (b,), the example's number in the source; broken
         int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
         bytes, the error of that one; b is the number of `rows`. Native images are as
-        `NativeBatches` has them; `rows` are then of `cfg.pack`, where it is set.
+        `NativeBatches` has them; `rows` are then of `cfg.pack`, where it is set. Targets of pixels
+        (`targets.FIELDS`) are as `DenseBatches` has them.
 
     Raises RemoteError: a bucket cannot be read; UserError: `cfg.balance` of images with several
     labels each, or without; while iterating, DataError, at the batch that it is in: an example that
@@ -62,7 +64,8 @@ def train_batches(
         num_workers=cfg.num_workers,
         prefetch=cfg.prefetch,
     )
-    batches = _kind(views, cfg.pack)(
+    dense = {key: getattr(cfg, key) for key in ("max_segments", "min_visible", "redraws")}
+    batches = _kind(source, views, fields, cfg.pack, **dense)(
         source=source,
         views=views,
         fields=fields,
@@ -114,7 +117,7 @@ def eval_batches(
         num_workers=num_workers,
         prefetch=prefetch,
     )
-    batches = _kind(views)(
+    batches = _kind(source, views, fields)(
         source=source,
         views=views,
         fields=fields,
@@ -128,7 +131,17 @@ def eval_batches(
     return BatchIterator(batches, loading)
 
 
-def _kind(views: Mapping[str, View], pack: int = 0) -> Callable[..., Batches]:
+def _kind(
+    source: Source,
+    views: Mapping[str, View],
+    fields: Sequence[str],
+    pack: int = 0,
+    **dense: Any,
+) -> Callable[..., Batches]:
+    if not source.spec.keys() >= set(fields):  # what is not read is made of targets of pixels
+        from vit_jax.data.stream.dense import DenseBatches  # late: few runs have such targets
+
+        return functools.partial(DenseBatches, **dense)
     if not any(is_native(view.transform) for view in views.values()):
         return Batches
     from vit_jax.data.stream.native import NativeBatches  # late: most runs have images of one size

@@ -23,6 +23,7 @@ from vit_jax.data.config import (
     crop_ranges,
     has_affine,
     is_native,
+    zoom_range,
 )
 from vit_jax.data.images import ops
 from vit_jax.data.images.decode import decode
@@ -31,7 +32,7 @@ from vit_jax.data.order import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
 _BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_resized_box}
-_PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
+PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
 # These average over all the pixels that an output pixel stands for; the others skip some.
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
@@ -49,6 +50,19 @@ Loaded: TypeAlias = np.ndarray | Encoded
 Pixels: TypeAlias = ops.Image
 # Whether an image is mirrored, and the matrix of `ops.warp`.
 Motion: TypeAlias = tuple[bool, np.ndarray | None]
+
+
+def evaluation_place(
+    full: tuple[int, int], cfg: TransformConfig, size: tuple[int, int]
+) -> ops.Geometry:
+    """Return what `evaluation_view` does to an image of `full` (height, width)."""
+    scaled, box = size, ops.Box(0, 0, *size)
+    if cfg.crop is Crop.CENTER:
+        scaled, box = ops.center_place(full, size, cfg.crop_ratio, cfg.crop_rule)
+    elif cfg.crop is Crop.SQUASH_CENTER:
+        scaled = cover_size(size, cfg.crop_ratio)
+        box = ops.middle_box(scaled, size)
+    return ops.Geometry(scaled, 0, box, size)
 
 
 def evaluation_view(image: Pixels, cfg: TransformConfig, size: tuple[int, int]) -> ops.Resized:
@@ -116,7 +130,7 @@ class Transform:
         the same.
         """
         colors = self._policy is not None or self.cfg.color_jitter
-        if self.cfg.crop in _PLAIN_CROPS and not colors:
+        if self.cfg.crop in PLAIN_CROPS and not colors:
             motions = self._motions(uniforms(seed, positions, self._num_uniforms, view))
             return (functools.partial(self._move, motion=motion) for motion in motions)
         rng = ExampleRng(seed, view)
@@ -144,7 +158,7 @@ class Transform:
         Raises UserError: the crop is "none" and the image has another size.
         """
         cfg = self.cfg
-        if cfg.crop in _BOXES or isinstance(image, Encoded):
+        if cfg.crop in _BOXES or cfg.crop is Crop.SCALE_JITTER or isinstance(image, Encoded):
             return image
         if cfg.crop is Crop.RANDOM:
             return ops.resize_cover(image, self.image_size, cfg.crop_ratio, cfg.resize)
@@ -157,11 +171,30 @@ class Transform:
 
         Raises ValueError: the bytes are no image.
         """
-        cfg = self.cfg
+        return self.drawn(image, rng)[0]
+
+    def drawn(self, image: Loaded, rng: np.random.Generator) -> tuple[Pixels, ops.Geometry]:
+        """Do what `vary` does, and return also what was drawn, for a target to follow.
+
+        Where the crop draws nothing, what it did is `evaluation_place` but for flip and matrix.
+        """
+        cfg, size = self.cfg, self.image_size
+        full = image.size if isinstance(image, Encoded) else (image.shape[0], image.shape[1])
+        scaled, pad, box = full, 0, ops.Box(0, 0, *full)
         if cfg.crop in _BOXES or isinstance(image, Encoded):
-            image = self._random_box(image, rng)
-        elif cfg.crop not in _PLAIN_CROPS:
-            image = ops.random_cut(rng, image, self.image_size, cfg.pad)
+            box = _BOXES[cfg.crop](rng, *full, *crop_ranges(cfg))
+            image = self._cut(image, box)
+        elif cfg.crop is Crop.SCALE_JITTER:
+            low, high = zoom_range(cfg)
+            scaled = ops.zoomed(full, size, rng.uniform(low, high), cfg.zoom_side)
+            reach = max(scaled[0], size[0]), max(scaled[1], size[1])
+            box = ops.random_place(rng, reach, size)
+            image = ops.cut_filled(ops.resize(image, scaled, cfg.resize), box)
+        elif cfg.crop not in PLAIN_CROPS:
+            pad = cfg.pad
+            box = ops.random_place(rng, (full[0] + 2 * pad, full[1] + 2 * pad), size)
+            image = ops.cut(ops.mirrored(image, pad), box)
+        motion: Motion = (False, None)
         if self._num_uniforms:
             (motion,) = self._motions(rng.random((1, self._num_uniforms)))
             image = self._move(image, motion)
@@ -171,7 +204,7 @@ class Transform:
             from vit_jax.data.augment.pillow import jitter  # late: few runs need Pillow's colours
 
             image = jitter(np.ascontiguousarray(image), cfg.color_jitter, rng)
-        return image
+        return image, ops.Geometry(scaled, pad, box, size, *motion)
 
     def _motions(self, drawn: Float[np.ndarray, "n count"]) -> Iterator[Motion]:
         """Yield for each image whether to mirror it, and the matrix to warp it by."""
@@ -195,12 +228,12 @@ class Transform:
             image = ops.flip(image)
         return image if matrix is None else ops.warp(np.ascontiguousarray(image), matrix)
 
-    def _random_box(self, image: Loaded, rng: np.random.Generator) -> Pixels:
+    def _cut(self, image: Loaded, box: ops.Box) -> Pixels:
+        """Cut a box and resize it, decoding what is needed for it."""
         cfg, size = self.cfg, self.image_size
-        full = image.size if isinstance(image, Encoded) else image.shape[:2]
-        box = _BOXES[cfg.crop](rng, full[0], full[1], *crop_ranges(cfg))
         if not isinstance(image, Encoded):
             return ops.crop_resize(image, box, size, cfg.resize)
+        full = image.size
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
         # rounding the box moves it by a quarter of an output pixel at most. A resize that skips

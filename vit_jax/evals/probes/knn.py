@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Float32, Int, UInt8
 
-from vit_jax.data.sources.masks import IGNORED
+from vit_jax.data.sources.dense.masks import IGNORED
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.probes.base import Score

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Float32, Int, UInt8
 
-from vit_jax.data.sources.masks import IGNORED
+from vit_jax.data.sources.dense.masks import IGNORED
 
 LR = 1e-3
 BATCH = 16

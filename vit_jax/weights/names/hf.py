@@ -74,13 +74,16 @@ _VIT = SavedNames(
 )
 _TOWERS = ("", "vision_model.")
 _TEXT = r"^text_model\.|^text_projection\.|^logit_(scale|bias)$|\.position_ids$"
+# EoMT's queries and heads, which `eomt.beside` finds, and its buffers.
+_EOMT = r"^(query|upscale_block|mask_head|class_predictor|criterion)\.|^attn_mask_probs$"
+_TABLES = tuple(f"embeddings.position_embedding{plural}.weight" for plural in ("", "s"))
 LAYOUTS = {
     "vit": _VIT,
     "dinov2": SavedNames(
         "hf_dinov2",
         _ATTENTION,
         _PATCHES,
-        ("", "dinov2.", "dinov2_with_registers."),
+        ("", "dinov2.", "dinov2_with_registers.", "backbone."),
         "classifier",
         r"(^|\.)mask_token$",
         (
@@ -122,6 +125,24 @@ LAYOUTS = {
         "classifier",
         r"(?!)",
         ((r"^model\.stages\.", "stages."),),
+    ),
+    "eomt": SavedNames(
+        "hf_eomt",
+        _PROJ,
+        _PATCHES,
+        ("",),
+        "classifier",
+        _EOMT,
+        (),
+        ((r"/fc1_([gx])/", r"/weights_in_\1/"), (r"/mlp/fc2/", "/mlp/weights_out/")),
+    ),
+    "eomt_dinov3": SavedNames(
+        "hf_eomt_dinov3",
+        _PROJ,
+        "embeddings.patch_embeddings.weight",
+        ("",),
+        "classifier",
+        _EOMT,
     ),
     "aimv2": SavedNames(
         "hf_aimv2",
@@ -260,7 +281,7 @@ def _views(
             yield f"{packed[1]}kv.{kind}", (kv, lambda k=key, n=width: read(k)[n:])
         elif inside == "embeddings.class_embedding" and len(shape) == 1:
             yield reshaped(key, (1, 1, *shape))
-        elif inside == "embeddings.position_embedding.weight" and len(shape) == 2:
+        elif inside in _TABLES and len(shape) == 2:
             yield reshaped(key, (1, *shape))
         elif inside == "embeddings.patch_embedding.weight" and len(shape) == 2:
             yield from _as_convolution(source, key, cfg)
@@ -315,6 +336,7 @@ def _folded(
     )
     shape = source.shapes.get(table)
     covered = not cfg.pos_embed_prefix and cfg.class_token and not cfg.distilled
+    covered = covered and layout is not LAYOUTS["eomt"]  # whose table is of the patches, too
     if not covered or shape is None or token not in source.shapes or len(shape) < 2:
         return
     count, dim = shape[-2:]
@@ -363,7 +385,7 @@ def _joined(
             yield key, np.concatenate([np.zeros_like(value[:, :1]), value], axis=1)
         elif inside == "embeddings.class_embedding":
             yield key, value.reshape(-1)
-        elif inside == "embeddings.position_embedding.weight":
+        elif inside in _TABLES:
             yield key, value[0]
         elif key == "classifier.weight" and layout is LAYOUTS["dinov2"]:
             yield key, np.concatenate([value, np.zeros_like(value)], axis=1)

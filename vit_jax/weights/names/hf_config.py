@@ -87,6 +87,22 @@ _AIMV2 = {
     "use_head": True,
     "is_native": False,
 }
+_EOMT = {
+    **{key: value for key, value in _DINOV2.items() if key != "qkv_bias"},
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 640,
+    "num_register_tokens": 4,
+    "num_queries": 200,
+    "num_blocks": 4,
+    "num_upscale_blocks": 2,
+}
+_EOMT_DINOV3 = {
+    **{key: value for key, value in _DINOV3.items() if key != "rope_theta"},
+    **{key: value for key, value in _EOMT.items() if key not in ("mlp_ratio", "use_swiglu_ffn")},
+    "intermediate_size": 4096,
+}
 
 
 class Kind(NamedTuple):
@@ -111,6 +127,8 @@ KINDS = {
     "convnextv2": Kind("convnext", _CONVNEXT),
     "dinov3_convnext": Kind("dinov3_convnext", {**_CONVNEXT, "layer_norm_eps": 1e-6}),
     "aimv2_vision_model": Kind("aimv2", _AIMV2),
+    "eomt": Kind("eomt", _EOMT),
+    "eomt_dinov3": Kind("eomt_dinov3", _EOMT_DINOV3),
 }
 # Two towers, the image's under `vision_config`.
 _TOWERS = {
@@ -119,6 +137,9 @@ _TOWERS = {
     "clip": "clip_vision_model",
     "aimv2": "aimv2_vision_model",
 }
+# An encoder below `backbone_config` and a head of every pixel beside it (`names.hf_depth`).
+DENSE = ("dpt", "depth_anything")
+_BACKBONES = ("dinov2", "dinov2_with_registers")
 ACTS = {
     "gelu": Gelu.ERF,
     "gelu_pytorch_tanh": Gelu.TANH,
@@ -127,7 +148,13 @@ ACTS = {
     "quick_gelu": Gelu.QUICK,
 }
 # What no config needs: a hostile one must not decide how much memory is used.
-_MOST = {"num_hidden_layers": 2**10, "num_channels": 2**10, "num_classes": 2**20}
+_MOST = {
+    "num_queries": 2**14,
+    "num_upscale_blocks": 8,
+    "num_hidden_layers": 2**10,
+    "num_channels": 2**10,
+    "num_classes": 2**20,
+}
 _MOST_SIDE = 2**16
 _MOST_STAGES = 16
 
@@ -148,11 +175,18 @@ class Facts:
         kind = str(tree.get("model_type"))
         if kind in _TOWERS:
             kind, tree = _TOWERS[kind], _tower(tree, source)
+        if kind in DENSE:
+            kind, tree = _backbone(tree, source)
         if kind not in KINDS:
-            valid = [*KINDS, *_TOWERS]
+            valid = [*KINDS, *_TOWERS, *DENSE]
             raise unknown(f"model_type in {source}:", shown(kind[:80]), valid)
         self.kind, self.source = kind, source
         self._values = {**KINDS[kind].defaults, **tree}
+        if kind == "eomt_dinov3":
+            rope: Any = tree.get("rope_parameters")
+            self._values["rope_theta"] = (rope if isinstance(rope, dict) else {}).get(
+                "rope_theta", _DINOV3["rope_theta"]
+            )
 
     @property
     def layout(self) -> SavedNames:
@@ -224,6 +258,15 @@ def _tower(tree: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     return tower
 
 
+def _backbone(tree: Mapping[str, Any], source: str) -> tuple[str, Mapping[str, Any]]:
+    found = tree.get("backbone_config")
+    kind = str(found.get("model_type")) if isinstance(found, dict) else "none"
+    if kind not in _BACKBONES or not isinstance(found, dict):
+        what = f"a {shown(str(tree.get('model_type')))} of backbone_config {shown(kind[:80])}"
+        raise UserError(f"{source}: {what} is not known here; valid: {', '.join(_BACKBONES)}")
+    return kind, found
+
+
 def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> ModelConfig:
     """Return the config of a repository's image tower.
 
@@ -255,9 +298,9 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         fields["qkv_bias"] = found.flag("qkv_bias")
     if found.has("intermediate_size"):
         fields["mlp_dim"] = found.integer("intermediate_size")
-    if found.layout is LAYOUTS["dinov2"]:
+    if found.layout is LAYOUTS["dinov2"] or found.layout is LAYOUTS["eomt"]:
         fields |= _dinov2(found, fields["dim"])
-    elif found.layout is LAYOUTS["dinov3"]:
+    elif found.layout is LAYOUTS["dinov3"] or found.layout is LAYOUTS["eomt_dinov3"]:
         fields |= _dinov3(found, gated=gated)
     elif found.layout is LAYOUTS["vit"]:
         fields["init"] = Init.TIMM
@@ -313,7 +356,7 @@ def _dinov2(found: Facts, dim: int) -> dict[str, Any]:
         "layer_scale": found.number("layerscale_value") or 1.0,
         "init": Init.TIMM,
     }
-    if found.kind == "dinov2_with_registers":
+    if found.kind == "dinov2_with_registers" or found.kind == "eomt":
         fields |= {"num_registers": found.integer("num_register_tokens"), "pos_embed_prefix": False}
     return fields
 

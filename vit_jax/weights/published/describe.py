@@ -11,7 +11,8 @@ from vit_jax.errors import UserError
 from vit_jax.models import HybridConfig, ModelConfig
 from vit_jax.models.losses import Loss
 from vit_jax.models.two_towers import TwoTowers
-from vit_jax.weights.config import KINDS, split
+from vit_jax.weights.config import KINDS, added, split
+from vit_jax.weights.layout import Shape
 from vit_jax.weights.names import hf_config
 from vit_jax.weights.published import hf_images, pairs, timm_config
 from vit_jax.weights.published import table as published
@@ -27,6 +28,9 @@ class Network(NamedTuple):
     model: ModelConfig
     class_names: tuple[str, ...]  # K names; none if the repository lists none
     loss: Loss  # what it was trained with
+    head: Any = (
+        None  # what is beside the model where every pixel counts, an `EomtHead` or `DptConfig`
+    )
 
 
 def is_repository(ref: str) -> bool:
@@ -43,8 +47,10 @@ def network(ref: str) -> Network:
     Raises UserError: no such repository, or one of no network here; one line says which file of it
         and which value.
     """
+    (ref, backbone), head = added(ref), None
     scheme, path = split(ref)
     found = repository.opened(path)
+    plus = f"+{backbone}" if backbone else ""
     if (both := _open_clip(found)) is not None:
         return Network(f"{scheme}:{found.ref}", both.image, (), Loss.SOFTMAX)
     source, tree = found.source(CONFIG), _config(found)
@@ -52,7 +58,9 @@ def network(ref: str) -> Network:
         hf_config.Facts(tree, source)  # before a download of what is not known here
         with found.weights() as weights:
             cfg = hf_config.model(tree, weights.shapes, source)
-        names, loss = hf_config.class_names(tree, cfg.num_classes, source), _loss(tree)
+            head = _head(tree, weights.shapes, source)
+        count = getattr(head, "num_classes", cfg.num_classes)
+        names, loss = hf_config.class_names(tree, count, source), _loss(tree)
         if (prepared := _hf_images(found)) and prepared.size:
             cfg = models.with_fields(cfg, {"image_size": _fitting(prepared.size, cfg)})
     elif own := _exported(found):
@@ -62,7 +70,20 @@ def network(ref: str) -> Network:
         cfg, loss = timm_config.model(tree, source), Loss.SOFTMAX
         names = timm_config.class_names(tree, cfg.num_classes, source)
     check_size(cfg, source)
-    return Network(f"{scheme}:{found.ref}", cfg, names, loss)
+    return Network(f"{scheme}:{found.ref}{plus}", cfg, names, loss, head)
+
+
+def _head(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> Any:
+    """Return what a repository of transformers' has beside an encoder; None for nothing."""
+    if tree.get("model_type") in hf_config.DENSE:
+        from vit_jax.weights.names import hf_depth  # late: most weights have nothing beside them
+
+        return hf_depth.config(tree, hf_config.model(tree, shapes, source), source)
+    if not str(tree.get("model_type")).startswith("eomt"):
+        return None
+    from vit_jax.weights.names import eomt  # late: most weights have nothing beside them
+
+    return eomt.head(tree, shapes, source)
 
 
 def pair(ref: str) -> TwoTowers:
@@ -147,7 +168,7 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
 def _preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     if not is_repository(ref):
         return published.preprocessing(ref, cfg)
-    found = repository.opened(split(ref)[1])
+    found = repository.opened(split(added(ref)[0])[1])
     if (tree := found.json(pairs.OPEN_CLIP)) is not None:
         return pairs.open_clip_images(tree, cfg, found.source(pairs.OPEN_CLIP))
     tree = _config(found)

@@ -28,6 +28,8 @@ _UNKNOWN = {
     "do_grayscale": "takes colours away, which model.channels decides here",
 }
 
+_KEPT = ("do_pad", "keep_aspect_ratio")
+
 
 def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
     """Return the preprocessing of a preprocessor_config.json; `source` is its name in messages.
@@ -35,10 +37,13 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
     Raises UserError: a value that cannot be, or a way to prepare images that is not here.
     """
     found = _Values(tree, source)
+    # What the images of pixels' models become is their evaluations', and `inference.depth`'s.
+    dense = _processor(found).startswith("Eomt")
+    shaped = ("do_pad",) if dense else _KEPT if _processor(found).startswith("DPT") else ()
     for key, why in _UNKNOWN.items():
-        if found.tree.get(key) not in (None, False, 0):
+        if key not in shaped and found.tree.get(key) not in (None, False, 0):
             raise found.wrong(key, why)
-    transform, size = _transform(found)
+    transform, size = _eomt(found) if dense else _transform(found)
     factor = (
         found.number("rescale_factor", 1 / 255) * 255 if found.flag("do_rescale", True) else 255
     )
@@ -62,9 +67,12 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
 
 def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | None]:
     """Return how images are sized, and the size that the model sees where they are."""
-    name = str(found.tree.get("image_processor_type") or found.tree.get("feature_extractor_type"))
+    name = _processor(found)
     if name.startswith("ConvNext"):
         return _convnext(found)
+    if name.startswith("DPT") and not found.flag("do_resize", True):
+        rule = {"crop_rule": CropRule.TORCH, "resize": found.resample(3)}
+        return TransformConfig(crop=Crop.RESIZE, **rule), None
     crop = None
     if found.flag("do_center_crop", name.startswith(_CROPPING)):
         crop = found.size("crop_size", short=False)[1]
@@ -84,6 +92,20 @@ def _transform(found: "_Values") -> tuple[TransformConfig, tuple[int, int] | Non
     return TransformConfig(
         crop=kind, crop_ratio=ratio, crop_rule=CropRule.TORCH, resize=resize
     ), crop
+
+
+def _processor(found: "_Values") -> str:
+    return str(found.tree.get("image_processor_type") or found.tree.get("feature_extractor_type"))
+
+
+def _eomt(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:
+    """Return what EoMT's processor does to a square; its windows and its padding are evaluations'.
+
+    One that splits an image cuts windows along its longer side, one that does not pads.
+    """
+    _, size = found.size("size", short=True)
+    rule = CropRule.TORCH
+    return TransformConfig(crop=Crop.RESIZE, crop_rule=rule, resize=found.resample(2)), size
 
 
 def _convnext(found: "_Values") -> tuple[TransformConfig, tuple[int, int]]:

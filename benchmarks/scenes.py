@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Letters drawn on photographs, with all that is known of every pixel, and no download.
+
+    python -m benchmarks.scenes runs/scenes [--share 1.0]
+
+A scene is 64 pixels square: a cut of one of scikit-learn's two photographs, and one to four of six
+letters, each of a size, colour and angle of its own, the later over the earlier. Four datasets show
+the same scenes: `masks:FOLDER`, the letter of each pixel; `coco:FOLDER/coco?images=FOLDER/images`,
+each letter's mask and box; `depth:FOLDER`, where a letter is as far as it is small, and the
+photograph lies behind all; FOLDER/letters has scenes of one letter in class folders, to pretrain
+on. Training scenes are of the left of the photographs, test scenes of the right.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.glyphs import draw_ink
+
+LETTERS = "ABCDEF"
+CLASSES = ("photograph", *LETTERS)
+SIDE = 64  # pixels
+SIZES = (24, 44)  # pixels of a letter's square, at least, below
+SPLITS = {"train": 3000, "val": 400}  # scenes
+SINGLE = {"train": 500, "val": 40}  # of each letter
+FAR = 4.0  # metres to the photograph; a letter of SIZES[1] pixels is at 1, of half of them at 2
+_TRAINED = 0.65  # share of a photograph, from the left, that training scenes are cut from
+_VISIBLE = 12  # pixels of a letter that must be seen, or it is drawn again
+
+
+class Scene(NamedTuple):
+    """An image, and the letters on it; of the first the number is 0, and -1 is the photograph."""
+
+    image: np.ndarray  # uint8 [SIDE, SIDE, 3]
+    seen: np.ndarray  # int [SIDE, SIDE], number of the letter
+    letters: list[int]  # the class of each, 0 is "A"
+    sizes: list[int]
+
+
+def photographs() -> list[np.ndarray]:
+    """Return scikit-learn's two sample photographs, uint8 [427, 640, 3]."""
+    from sklearn.datasets import load_sample_images
+
+    return [np.asarray(photo) for photo in load_sample_images().images]
+
+
+def draw(
+    rng: np.random.Generator, photos: Sequence[np.ndarray], split: str, letters: Sequence[int]
+) -> Scene:
+    """Draw a scene with these letters, the first at the back; each is seen in part at least."""
+    while True:
+        scene = _draw(rng, photos[rng.integers(len(photos))], split, letters)
+        counts = [(scene.seen == i).sum() for i in range(len(letters))]
+        if min(counts) >= _VISIBLE:
+            return scene
+
+
+def _draw(rng: np.random.Generator, photo: np.ndarray, split: str, letters: Sequence[int]) -> Scene:
+    height, width = photo.shape[:2]
+    cut = int(rng.integers(SIDE, 2 * SIDE))
+    border = int(_TRAINED * width)
+    low, high = (0, border - cut) if split == "train" else (border, width - cut)
+    y, x = int(rng.integers(height - cut + 1)), int(rng.integers(low, high + 1))
+    part = Image.fromarray(photo[y : y + cut, x : x + cut]).resize((SIDE, SIDE))
+    image = np.asarray(part, np.float32).copy()
+    seen, sizes = np.full((SIDE, SIDE), -1), []
+    for number, letter in enumerate(letters):
+        size = int(rng.integers(*SIZES))
+        ink = draw_ink(LETTERS[letter], rng, size, size=(0.8, 1.0), place=(0.5, 0.5), degrees=20)
+        top, left = (int(each) for each in rng.integers(0, SIDE - size + 1, 2))
+        where = (slice(top, top + size), slice(left, left + size))
+        share = np.asarray(ink, np.float32)[..., None] / 255
+        image[where] = share * rng.integers(0, 256, 3) + (1 - share) * image[where]
+        seen[where][share[..., 0] > 0.5] = number
+        sizes.append(size)
+    image += rng.normal(0, 4, image.shape)
+    return Scene(np.clip(image, 0, 255).astype(np.uint8), seen, list(letters), sizes)
+
+
+def write(folder: Path, share: float = 1.0, seed: int = 0) -> None:
+    """Write all datasets below `folder`."""
+    photos, rng = photographs(), np.random.default_rng(seed)
+    for split, count in SPLITS.items():
+        _write_split(folder, split, max(8, round(share * count)), photos, rng)
+    names = "".join(f"{name}\n" for name in CLASSES)
+    (folder / "classes.txt").write_text(names)
+    for split, count in SINGLE.items():
+        for k, letter in enumerate(LETTERS):
+            place = folder / "letters" / split / letter
+            place.mkdir(parents=True)
+            for i in range(max(2, round(share * count))):
+                Image.fromarray(draw(rng, photos, split, [k]).image).save(place / f"{i}.png")
+
+
+def _write_split(
+    folder: Path, split: str, count: int, photos: Sequence[np.ndarray], rng: np.random.Generator
+) -> None:
+    kinds = {kind: folder / kind / split for kind in ("images", "masks", "depth")}
+    for place in kinds.values():
+        place.mkdir(parents=True)
+    images, found = [], []
+    for i in range(count):
+        letters = rng.integers(0, len(LETTERS), rng.integers(1, 5)).tolist()
+        scene, name = draw(rng, photos, split, letters), f"{i:05}.png"
+        Image.fromarray(scene.image).save(kinds["images"] / name)
+        # 0 is the photograph, as in CLASSES.
+        of_pixel = np.asarray([0, *(k + 1 for k in letters)], np.uint8)[scene.seen + 1]
+        Image.fromarray(of_pixel).save(kinds["masks"] / name)
+        metres = np.asarray([FAR, *(SIZES[1] / size for size in scene.sizes)])[scene.seen + 1]
+        Image.fromarray(np.round(1000 * metres).astype(np.uint16)).save(kinds["depth"] / name)
+        images.append({"id": i, "file_name": f"{split}/{name}", "width": SIDE, "height": SIDE})
+        found += [_annotation(len(found) + n, i, scene, n) for n in range(len(letters))]
+    categories = [{"id": k + 1, "name": letter} for k, letter in enumerate(LETTERS)]
+    content = {"images": images, "annotations": found, "categories": categories}
+    (folder / "coco").mkdir(exist_ok=True)
+    (folder / "coco" / f"{split}.json").write_text(json.dumps(content))
+
+
+def _annotation(number: int, image: int, scene: Scene, letter: int) -> dict[str, Any]:
+    """Return COCO's annotation of a letter: its box, and its mask in uncompressed run lengths."""
+    mask = scene.seen == letter
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    box = [columns[0], rows[0], columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]]
+    flat = np.concatenate([[False], mask.T.ravel()])
+    ends = np.flatnonzero(np.diff(flat.astype(np.int8)) != 0)
+    counts = np.diff(np.concatenate([[0], ends, [mask.size]])).tolist()
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": scene.letters[letter] + 1,
+        "bbox": [int(x) for x in box],
+        "area": int(mask.sum()),
+        "iscrowd": 0,
+        "segmentation": {"size": [SIDE, SIDE], "counts": counts},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--share", type=float, default=1.0, help="of the scenes, for a trial")
+    args = parser.parse_args(argv)
+    if args.folder.exists():
+        sys.exit(f"error: {args.folder} exists")
+    start = time.perf_counter()
+    write(args.folder, args.share)
+    print(f"drew scenes in {time.perf_counter() - start:.0f} s: {args.folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`finetune_folder` finds out from the files what is to be learned, and says it in a line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.shapes import write_shapes
+from vit_jax.config import Config, check, saved
+from vit_jax.data.targets import TargetKind
+from vit_jax.errors import UserError
+from vit_jax.evals import ClassifyEval, DepthEval
+from vit_jax.objectives import DepthConfig, EomtConfig, SegmentConfig, SupervisedConfig
+from vit_jax.settings import config_files
+
+
+def config_for(name: str, run: str | None = "small") -> Config:
+    file, _ = config_files.find("finetune_folder")
+    found = saved.load(file, run, [f"--config.data.name={name}"])
+    found.data.name = name
+    return found
+
+
+def touch(root: Path, *paths: str) -> str:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+    return str(root)
+
+
+def test_targets_choose_what_is_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    masks = str(write_shapes(tmp_path / "masks", {"train": 2}))
+    for run in (None, "small"):
+        config = config_for(masks, run)
+        assert config.objective == SegmentConfig(frozen=False)
+        assert not config.data.mix.mixup_alpha
+        check(config)
+        assert config.data.name == f"masks:{masks}"
+        told = capsys.readouterr().out
+        assert told.startswith(f"masks:{masks}: images and masks; the run learns the class of each")
+        assert len(told.splitlines()) == 1
+    boxes = touch(tmp_path / "voc", "JPEGImages/1.jpg", "Annotations/1.xml")
+    assert config_for(boxes).objective == EomtConfig(target=TargetKind.SEGMENTS)
+    assert "Pascal VOC's XML; the run learns segments" in capsys.readouterr().out
+    depth = config_for(touch(tmp_path / "depth", "images/1.jpg", "depth/1.png"))
+    assert depth.objective == DepthConfig()
+    assert isinstance(depth.evals["val"], DepthEval)
+    assert depth.checkpoint.metric == "val/rmse"
+    capsys.readouterr()
+    classes = config_for(touch(tmp_path / "classes", "cat/1.jpg", "dog/2.jpg"))
+    assert isinstance(classes.objective, SupervisedConfig)
+    assert isinstance(classes.evals["val"], ClassifyEval)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_folder_of_two_layouts_is_refused(tmp_path: Path) -> None:
+    root = touch(tmp_path, "images/1.jpg", "masks/1.png", "data.yaml")
+    with pytest.raises(UserError, match="name the one that is meant, masks:"):
+        config_for(root)
+    assert config_for(f"yolo:{root}").objective == EomtConfig(target=TargetKind.SEGMENTS)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained EoMT as a folder that transformers loads: weights, config, preparation."""
+
+import json
+from typing import Any
+
+import safetensors.numpy
+
+from vit_jax.data import Resize
+from vit_jax.data.targets import TargetKind
+from vit_jax.errors import UserError
+from vit_jax.inference.trained import Trained
+from vit_jax.models.dense.eomt import EomtHead
+from vit_jax.weights.names import eomt
+from vit_jax.weights.published import hf_images
+from vit_jax.weights.readers.repository import CONFIG, WEIGHTS
+
+
+def check(trained: Trained) -> None:
+    """Refuse, before weights are read, what no model of transformers' computes.
+
+    Raises UserError: naming the field that stands in the way.
+    """
+    if not isinstance(trained.head, EomtHead):
+        raise UserError(
+            f"{trained.ref}: transformers has no encoder with a {type(trained.head).__name__}; "
+            "--to=timm:FILE.safetensors writes the encoder alone"
+        )
+    eomt.config(trained.model, trained.head, trained.class_names)
+
+
+def make(trained: Trained) -> dict[str, bytes]:
+    """Return the files of a model with its weights that `check` lets pass."""
+    state = eomt.state(trained.variables, trained.model, trained.head)
+    described = eomt.config(trained.model, trained.head, trained.class_names)
+    return {
+        WEIGHTS: safetensors.numpy.save(state, metadata={"format": "pt"}),
+        hf_images.FILE: _json(_images(trained)),
+        CONFIG: _json(described),
+    }
+
+
+def _images(trained: Trained) -> dict[str, Any]:
+    """Return preprocessor_config.json: windows of the longer side for classes, else padding."""
+    side, cfg = trained.image_size[0], trained.config
+    windows = cfg is not None and cfg.objective.target == TargetKind.PIXELS
+    cubic = trained.transform.resize in (Resize.BICUBIC, Resize.BICUBIC_NO_ANTIALIAS)
+    repeat = lambda x: list(x) * (trained.channels if len(x) == 1 else 1)  # noqa: E731
+    return {
+        "image_processor_type": "EomtImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": side, "longest_edge": None if windows else side},
+        "do_split_image": windows,
+        "do_pad": not windows,
+        "resample": 3 if cubic else 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": repeat(trained.mean),
+        "image_std": repeat(trained.std),
+    }
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer over the patches of any encoder, as DINOv2 and DINOv3 measure segmentation.
+
+Dropout of whole channels, BatchNorm and a 1x1 convolution (facebookresearch/dinov3
+`eval/segmentation/models/heads/linear_head.py`).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax import models
+from vit_jax.errors import UserError
+from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.dense.maps import resize_map
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.norm import BatchNorm
+
+NAME = "segment"  # of the layer beside the encoder
+_EPS = 1e-5  # of BatchNorm, PyTorch's
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearHead:
+    """The layer beside an encoder.
+
+    Attributes:
+        num_classes: K.
+        dropout_rate: share of the channels that training zeroes, all of one image alike.
+    """
+
+    num_classes: int
+    dropout_rate: float = 0.1
+
+
+class LinearSegmenter(nn.Module):
+    """Logits of every place of a map of features, in float32."""
+
+    head: LinearHead
+    train: bool
+
+    @nn.compact
+    def __call__(self, maps: Float[Array, "B P Q D"]) -> Float[Array, "B P Q K"]:
+        x, rate = maps.astype(jnp.float32), self.head.dropout_rate
+        if self.train and rate:
+            shape = (len(x), 1, 1, x.shape[-1])
+            kept = jax.random.bernoulli(self.make_rng("dropout"), 1 - rate, shape)
+            x = jnp.where(kept, x / (1 - rate), 0)
+        x = BatchNorm(_EPS, jnp.float32, self.train, name="norm")(x)
+        start = nn.initializers.normal(0.01)
+        return Dense(self.head.num_classes, jnp.float32, start, name="classifier")(x)
+
+
+def grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the (rows, columns) of the tokens that an encoder returns of an image."""
+    rows, columns = models.family(cfg).grids(cfg, image_size)[-1]
+    return rows, columns
+
+
+def patches(
+    cfg: ModelConfig, out: Output, image: Float[Array, "B H W C"]
+) -> Float[Array, "B P Q D"]:
+    """Return an encoder's tokens of images where they lie, without those before the patches."""
+    rows, columns = grid(cfg, (image.shape[1], image.shape[2]))
+    tokens = out.tokens[:, -rows * columns :]
+    return tokens.reshape(len(tokens), rows, columns, -1)
+
+
+def validate(cfg: ModelConfig) -> None:
+    """Raise UserError for an encoder whose tokens lie in no grid."""
+    name = models.family(cfg).name
+    if getattr(cfg, "token_merging", 0):
+        raise UserError("merged tokens lie in no grid of patches; set model.token_merging=0")
+    if getattr(cfg, "patch_drop_rate", 0):
+        raise UserError("dropped patches have no pixels; set model.patch_drop_rate=0")
+    if getattr(cfg, "native", False):
+        raise UserError("segmentation has images of one size; set model.native=False")
+    shape = jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32)
+    module = models.create(models.looped(cfg))
+
+    def apply(variables: Any, image: jax.Array) -> Output:
+        return cast(Output, module.apply(variables, image, train=False))
+
+    out = jax.eval_shape(apply, models.abstract(cfg), shape)
+    size = models.input_shape(cfg)[:2]
+    if out.tokens is None or out.tokens.shape[1] < math.prod(grid(cfg, size)):
+        raise UserError(f"a {name} returns no tokens in a grid; choose a model of patches")
+
+
+def init(cfg: ModelConfig, head: LinearHead, key: jax.Array) -> tuple[Any, Mapping[str, Any]]:
+    """Initialise (params, statistics) of the layer, pure."""
+    shape = (1, *models.input_shape(cfg))
+    module = models.create(models.looped(cfg))
+    image = jax.ShapeDtypeStruct(shape, jnp.float32)
+    apply = lambda v, x: cast(Output, module.apply(v, x, train=False))  # noqa: E731
+    width = jax.eval_shape(apply, models.abstract(cfg), image).tokens.shape[-1]
+    maps = jnp.zeros((1, *grid(cfg, models.input_shape(cfg)[:2]), width))
+    made = LinearSegmenter(head, train=False).init(key, maps)
+    return made["params"], made["batch_stats"]
+
+
+def enlarged(scores: Float[Array, "B P Q K"], size: tuple[int, int]) -> Float[Array, "B H W K"]:
+    """Resize maps of scores bilinearly, pixel centres as in PyTorch with align_corners=False."""
+    return resize_map(scores, size)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small runs on letters drawn on photographs (`benchmarks.scenes`): masks, boxes and depth.
+
+A ViT of 0.2 million parameters for scenes of 64 x 64 pixels learns letters first, one a scene, by
+their labels; the others start from it. Nothing was tuned on the scenes that are tested.
+"""
+
+from vit_jax import models
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
+from vit_jax.data import Crop, DataConfig, TransformConfig
+from vit_jax.data.targets import TargetKind
+from vit_jax.evals import ClassifyEval, DepthEval, EvalConfig, InstanceEval, SegmentationEval
+from vit_jax.models import ModelConfig
+from vit_jax.models.dense.dpt import DptConfig, Readout
+from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.objectives import (
+    DepthConfig,
+    DepthHead,
+    EomtConfig,
+    MaskLossConfig,
+    ObjectiveConfig,
+    SegmentConfig,
+    SupervisedConfig,
+)
+from vit_jax.optim import OptimConfig
+from vit_jax.recipes import choose
+from vit_jax.recipes.digits import SHAPE
+from vit_jax.weights.config import InitConfig
+
+PLACE = "runs/scenes"  # of `python -m benchmarks.scenes runs/scenes`
+_PLAIN = TransformConfig(crop=Crop.RESIZE)
+# Masks of a quarter of 64 x 64 pixels are compared at half as many points.
+_LOSS = MaskLossConfig(points=128)
+
+
+def encoder(num_classes: int = 0) -> ModelConfig:
+    """Return a ViT of 8 x 8 pixels a patch for scenes, without a class token."""
+    fields = {"class_token": False, "pool": Pool.GAP, "pos_embed": PosEmbed.SINCOS2D, **SHAPE}
+    return models.variant("vit_mu8", num_classes=num_classes, image_size=(64, 64), **fields)
+
+
+def _objectives() -> dict[str, tuple[str, ObjectiveConfig, EvalConfig]]:
+    """Return what each run reads, learns and is measured by."""
+    masks, coco = f"masks:{PLACE}", f"coco:{PLACE}/coco?images={PLACE}/images"
+    pixels = SegmentationEval(transform=_PLAIN, report=True)
+    objects = InstanceEval(transform=_PLAIN, report=True)
+    depth = DepthEval(transform=_PLAIN)
+    near = {"min_depth": 0.5, "max_depth": 5.0, "variance_after": 0}
+    few = {"queries": 16, "blocks": 2, "loss": _LOSS}
+    dpt = DptConfig(
+        taps=(0, 1, 2, 3),
+        readout=Readout.IGNORE,
+        widths=(16, 32, 48, 64),
+        dim=32,
+        hidden_dim=16,
+        to_next=True,
+    )
+    return {
+        "linear": (masks, SegmentConfig(), pixels),
+        "linear_trained": (masks, SegmentConfig(frozen=False), pixels),
+        "eomt": (masks, EomtConfig(**few), pixels),
+        "instances": (coco, EomtConfig(target=TargetKind.SEGMENTS, **few), objects),
+        "depth_linear": (f"depth:{PLACE}", DepthConfig(frozen=True, **near), depth),
+        "depth_dpt": (f"depth:{PLACE}", DepthConfig(head=DepthHead.DPT, dpt=dpt), depth),
+    }
+
+
+PRETRAINING = "letters"
+RUNS = (PRETRAINING, "linear", "linear_trained", "eomt", "instances", "depth_linear", "depth_dpt")
+
+
+def scenes(run: str) -> Config:
+    """Return one of RUNS: 20 epochs of AdamW at 2e-3, cosine; of what is frozen, a head at 1e-2.
+
+    Raises UserError: no such run.
+    """
+    name, objective, measured = f"folder:{PLACE}/letters", SupervisedConfig(), None
+    if choose("run", run, RUNS) != PRETRAINING:
+        name, objective, measured = _objectives()[run]
+    frozen = getattr(objective, "frozen", False)
+    return Config(
+        model=encoder(6 if measured is None else 0),
+        data=DataConfig(
+            name=name,
+            train_split="train",
+            batch_size=64,
+            # Letters in a mirror are others.
+            transform=TransformConfig(crop=Crop.RANDOM_RESIZED, area=(0.5, 1.0)),
+            cache=True,
+        ),
+        objective=objective,
+        optim=OptimConfig(
+            lr=1e-2 if frozen else 2e-3, weight_decay=0.05, warmup="5%", clip_norm=1.0
+        ),
+        duration="20 epochs",
+        evals={"val": measured or ClassifyEval(transform=_PLAIN)},
+        init=InitConfig(weights="" if measured is None else "ckpt:runs/scenes_letters"),
+        checkpoint=CheckpointConfig(every="25%", keep_best=0),
+        log=LogConfig(every="50 steps"),
+    )
