@@ -58,6 +58,7 @@ ELSEWHERE = {
     "objectives/base.py": "tests/meta/test_add_an_objective.py",
     "objectives/dino_config.py": "tests/unit/objectives/test_dino.py",
     "objectives/hiding.py": "tests/unit/objectives/test_mae.py",
+    "data/sources/row_groups.py": "tests/unit/data/sources/test_parquet_files.py",
     "data/sources/listing.py": "tests/unit/data/sources/test_folders.py",
     "data/sources/dense/annotated.py": "tests/unit/data/sources/dense/test_coco.py",
     "data/sources/dense/facts.py": "tests/unit/data/sources/dense/test_masks.py",

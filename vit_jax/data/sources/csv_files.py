@@ -35,12 +35,12 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
+from vit_jax.data.sources import arrays, look
 from vit_jax.data.sources import captions as captions_lib
-from vit_jax.data.sources import look
 from vit_jax.data.sources.base import Example, absolute_slices, digest_of
 from vit_jax.data.sources.captions import Captions, Texts
 from vit_jax.data.sources.folders import FolderSource
-from vit_jax.data.sources.look import Seen, copies_told, same_content
+from vit_jax.data.sources.look import copies_told, same_content
 from vit_jax.data.sources.partition import (
     WHOLE,
     SplitDraw,
@@ -397,7 +397,7 @@ def open_csv(
     empty = [("without a number", each.path) for each in used if meant.numbers and not each.label]
     used = [each for each in used if each.label or not meant.numbers]
     key = place if is_far else os.path.abspath(place)
-    used, unread, seen, told = _look(used, root, key, bands)
+    used, unread, seen, told = arrays.looked(used, root, key, bands)
     if not used:
         raise UserError(f"{where}: none of its {len(unread):,} images can be read ({unread[0][0]})")
     unread += empty
@@ -466,28 +466,6 @@ def open_csv(
         what="" if of_row is None else of_row.what,
     )
     return source
-
-
-def _look(
-    examples: list[_Example], root: Path | str, name: str, bands: tuple[str, ...]
-) -> tuple[list[_Example], list[tuple[str, str]], list[Seen], list[str]]:
-    """Return the rows whose images can be read, the others' (reason, path), what was seen, notes.
-
-    Nothing is seen of too many in a bucket.
-    """
-    if isinstance(root, str) and len(examples) > look.MOST_FAR:
-        return examples, [], [], [look.believed(len(examples))]
-    places = look.places_of(root, [each.path for each in examples])
-    if bands:
-        from vit_jax.data.sources import arrays  # late: most tables list pictures
-
-        found = arrays.examine(places, name, bands)
-    else:
-        found = look.examine(places, name)
-    pairs = list(zip(examples, found, strict=True))
-    unread = [(seen.why, each.path) for each, seen in pairs if seen.why]
-    good = [(each, seen) for each, seen in pairs if not seen.why]
-    return [each for each, _ in good], unread, [seen for _, seen in good], []
 
 
 def _as_before(place: str, root: Path | str, where: str, split: str, draw: SplitDraw) -> CsvSource:
