@@ -12,7 +12,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests import captioned, dense_sets
-from tests.integration.objectives.test_depth import scenes
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
 from tests.unit.weights import google_writer

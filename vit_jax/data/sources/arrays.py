@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from vit_jax.data.images import bands as bands_lib
@@ -95,32 +94,6 @@ def examine(paths: Sequence[str], name: str, bands: Sequence[str]) -> list[Seen]
             done(len(chunk))
     known.close(paths)
     return unlike(found)
-
-
-def looked(
-    rows: list[Any], root: Path | str, name: str, bands: tuple[str, ...]
-) -> tuple[list[Any], list[tuple[str, str]], list[Seen], list[str]]:
-    """Look at the images of a table's rows, pictures or arrays.
-
-    Nothing is seen of too many in a bucket.
-
-    Args:
-        rows: each with the `path` of its image, from the root.
-        root: the folder, or the beginning of all addresses.
-        name: as of `examine`.
-        bands: likewise; () is pictures.
-
-    Returns:
-        The rows whose images can be read, the others' (reason, path), what was seen, notes.
-    """
-    if isinstance(root, str) and len(rows) > look.MOST_FAR:
-        return rows, [], [], [look.believed(len(rows))]
-    places = look.places_of(root, [each.path for each in rows])
-    found = examine(places, name, bands) if bands else look.examine(places, name)
-    pairs = list(zip(rows, found, strict=True))
-    unread = [(seen.why, each.path) for each, seen in pairs if seen.why]
-    good = [(each, seen) for each, seen in pairs if not seen.why]
-    return [each for each, _ in good], unread, [seen for _, seen in good], []
 
 
 def unlike(found: Sequence[Seen]) -> list[Seen]:

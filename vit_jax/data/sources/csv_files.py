@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.data import several
+from vit_jax.data import old_tables, several
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.names import (
     LABELS,
@@ -35,12 +35,12 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
-from vit_jax.data.sources import arrays, look
 from vit_jax.data.sources import captions as captions_lib
+from vit_jax.data.sources import look
 from vit_jax.data.sources.base import Example, absolute_slices, digest_of
 from vit_jax.data.sources.captions import Captions, Texts
 from vit_jax.data.sources.folders import FolderSource
-from vit_jax.data.sources.look import copies_told, same_content
+from vit_jax.data.sources.look import Seen, copies_told, same_content
 from vit_jax.data.sources.partition import (
     WHOLE,
     SplitDraw,
@@ -52,75 +52,6 @@ from vit_jax.data.sources.partition import (
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
-
-_COLUMNS = ("path", "label")
-
-
-class Listed(NamedTuple):
-    """What a table holds, row by row.
-
-    Attributes:
-        root: to which the paths are relative.
-        classes: their names, by class id.
-        paths: of the images.
-        labels: their class ids.
-        splits: their splits; [] where it has none.
-    """
-
-    root: Path | str
-    classes: tuple[str, ...]
-    paths: list[str]
-    labels: list[int]
-    splits: list[str]
-
-
-def list_rows(place: str, root: Path | str, where: str) -> Listed:
-    """Read a table: every row counts, and a label is its text as it stands there.
-
-    Raises UserError: no such file, column or image; a line without a path or a label.
-    """
-    rows = _rows(place, where)
-    if all(remote.is_remote(row["path"]) for _, row in rows):
-        addresses = [row["path"] for _, row in rows]
-        root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
-        for _, row in rows:
-            row["path"] = row["path"].removeprefix(f"{root}/")
-    if isinstance(root, Path):
-        lacking = next((n for n, row in rows if not (root / row["path"]).is_file()), None)
-        if lacking is not None:
-            gone = dict(rows)[lacking]["path"]
-            raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
-    names = {row["label"] for _, row in rows}
-    numeric = all(label.isdecimal() for label in names)
-    classes = tuple(sorted(names, key=int if numeric else str))
-    ids = {label: i for i, label in enumerate(classes)}
-    return Listed(
-        root,
-        classes,
-        [row["path"] for _, row in rows],
-        [ids[row["label"]] for _, row in rows],
-        [row["split"] for _, row in rows] if "split" in rows[0][1] else [],
-    )
-
-
-def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows with the numbers of their lines."""
-    try:
-        reader = csv.DictReader(io.StringIO(remote.read(path).decode("utf-8-sig"), newline=""))
-        columns = list(reader.fieldnames or ())
-        rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
-    if not set(_COLUMNS) <= set(columns):
-        has = ", ".join(map(str, columns)) or "nothing"
-        raise UserError(f"{where} has the columns {has}; its first line must name path,label")
-    if not rows:
-        raise UserError(f"{where} lists no images")
-    for number, row in rows:
-        if not all(row[column] for column in columns if column in (*_COLUMNS, "split")):
-            raise UserError(f"{where}, line {number}: give a value for {', '.join(columns)}")
-    return rows
-
 
 NEEDED = ("path", "label")
 _KNOWN = (*NEEDED, "split")
@@ -397,7 +328,7 @@ def open_csv(
     empty = [("without a number", each.path) for each in used if meant.numbers and not each.label]
     used = [each for each in used if each.label or not meant.numbers]
     key = place if is_far else os.path.abspath(place)
-    used, unread, seen, told = arrays.looked(used, root, key, bands)
+    used, unread, seen, told = _look(used, root, key, bands)
     if not used:
         raise UserError(f"{where}: none of its {len(unread):,} images can be read ({unread[0][0]})")
     unread += empty
@@ -468,9 +399,31 @@ def open_csv(
     return source
 
 
+def _look(
+    examples: list[_Example], root: Path | str, name: str, bands: tuple[str, ...]
+) -> tuple[list[_Example], list[tuple[str, str]], list[Seen], list[str]]:
+    """Return the rows whose images can be read, the others' (reason, path), what was seen, notes.
+
+    Nothing is seen of too many in a bucket.
+    """
+    if isinstance(root, str) and len(examples) > look.MOST_FAR:
+        return examples, [], [], [look.believed(len(examples))]
+    places = look.places_of(root, [each.path for each in examples])
+    if bands:
+        from vit_jax.data.sources import arrays  # late: most tables list pictures
+
+        found = arrays.examine(places, name, bands)
+    else:
+        found = look.examine(places, name)
+    pairs = list(zip(examples, found, strict=True))
+    unread = [(seen.why, each.path) for each, seen in pairs if seen.why]
+    good = [(each, seen) for each, seen in pairs if not seen.why]
+    return [each for each, _ in good], unread, [seen for _, seen in good], []
+
+
 def _as_before(place: str, root: Path | str, where: str, split: str, draw: SplitDraw) -> CsvSource:
     """Open a split as `list_rows` lists it."""
-    found = list_rows(place, root, where)
+    found = old_tables.list_rows(place, root, where)
     members: dict[str, list[int]] = {WHOLE: list(range(len(found.paths)))}
     if found.splits:
         check_no_seed(draw, where)

@@ -25,12 +25,11 @@ from vit_jax.data.names import (
     one_spelling,
     split_notes,
 )
-from vit_jax.data.sources import arrays, shards
+from vit_jax.data.sources import arrays, row_groups, shards
 from vit_jax.data.sources import captions as captions_lib
 from vit_jax.data.sources.base import Example
 from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import draw_of
-from vit_jax.data.sources.row_groups import RowGroups, open_file
 from vit_jax.errors import DataError, UserError, shown, unknown
 from vit_jax.process import waiting
 from vit_jax.storage import remote
@@ -287,9 +286,9 @@ class ParquetSource(shards.ShardSource):
         self._footers: dict[int, Any] = {}
         self._seen: set[int] = set()
         self._again = 0
-        self._held = RowGroups(self._load)
-        self._texts = RowGroups(self._load_captions, _MAX_TEXT)
-        self._others: dict[str, RowGroups] = {}
+        self._held = row_groups.RowGroups(self._load)
+        self._texts = row_groups.RowGroups(self._load_captions, _MAX_TEXT)
+        self._others: dict[str, row_groups.RowGroups] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
@@ -318,7 +317,7 @@ class ParquetSource(shards.ShardSource):
     @property
     def schema(self) -> Any:
         """The columns of the first file, a pyarrow Schema."""
-        return open_file(self._files[0]).schema_arrow
+        return row_groups.open_file(self._files[0]).schema_arrow
 
     @property
     def files(self) -> tuple[remote.FileInfo, ...]:
@@ -333,7 +332,7 @@ class ParquetSource(shards.ShardSource):
     @property
     def features(self) -> Mapping[str, Any]:
         """The Hub's description of each column, {} where others wrote the files."""
-        return several_columns.features(open_file(self._files[0]))
+        return several_columns.features(row_groups.open_file(self._files[0]))
 
     def place(self, index: int) -> tuple[str, int]:
         """Return the file of an example, and its row there."""
@@ -345,10 +344,12 @@ class ParquetSource(shards.ShardSource):
     def value(self, column: str, index: int) -> Any:
         """Return what another column has of an example; raises DataError as `read`."""
         if column not in self._others:
-            self._others[column] = RowGroups(functools.partial(self._column, name=column))
+            self._others[column] = row_groups.RowGroups(
+                functools.partial(self._column, name=column)
+            )
         return self._value(self._others[column], index)
 
-    def _value(self, held: "RowGroups", index: int) -> Any:
+    def _value(self, held: "row_groups.RowGroups", index: int) -> Any:
         group, row = self._find(index)
         try:
             found = held.get(group)[row - int(self._groups[group, 2])]
@@ -395,9 +396,14 @@ class ParquetSource(shards.ShardSource):
         facts = self._files[file]
         if remote.info(facts.path) != facts:
             raise ValueError("the file changed after the run began")
-        opened = open_file(facts, self._footers.get(file))
+        opened = row_groups.open_file(facts, self._footers.get(file))
         self._footers[file] = opened.metadata
         return opened.read_row_group(number, columns=[name]).column(0)
+
+
+def opened_file(path: str) -> Any:
+    """Open a Parquet file; raises ValueError, OSError: it cannot be read."""
+    return row_groups.open_file(remote.info(path))
 
 
 def open_parquet(
@@ -437,14 +443,16 @@ def open_shards(
     """
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
-        first = _reading(files[0], lambda: open_file(files[0]))
+        first = _reading(files[0], lambda: row_groups.open_file(files[0]))
         columns = _reading(files[0], lambda: find(first, chosen, where, nesting=bool(bands)))
         text = captions(first, chosen, where, wanted)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             firsts, found, empty = zip(*pool.map(read, files), strict=True)
         if len(files) > 1 and has_beside(first, columns, chosen):
-            several = [_reading(file, functools.partial(open_file, file)) for file in files]
+            several = [
+                _reading(file, functools.partial(row_groups.open_file, file)) for file in files
+            ]
             check = functools.partial(check_beside, several, columns, where)
             _reading(files[0], check)
     counts = [len(labels) for labels in found]
@@ -461,9 +469,8 @@ def open_shards(
     kinds = {labels.dtype.kind for labels in found if len(labels)}
     dtype = np.int64 if kinds == {"i"} else np.float64 if columns.targets else np.bytes_
     joined = np.concatenate([labels.astype(dtype) for labels in found])
-    many = _several_of(
-        joined, columns, names, tell, is_list=several_columns.is_list(first, columns.label)
-    )
+    is_list = several_columns.is_list(first, columns.label)
+    many = shards.several_of(joined, columns.targets, names, tell, is_list=is_list)
     if many is None:
         classes, labels = shards.class_ids(joined, names, tell)
     else:
@@ -516,30 +523,12 @@ def open_shards(
     return opened
 
 
-def _several_of(
-    found: np.ndarray,
-    columns: Columns,
-    names: tuple[str, ...],
-    tell: Callable[[int], str],
-    *,
-    is_list: bool,
-) -> several.Read | None:
-    """Read what `labels` returned where it is several labels or numbers; None: it is neither."""
-    if columns.targets:
-        values = found.astype(np.float32)
-        what = several.of_numbers(columns.targets, values)
-        return several.Read(columns.targets, several.Numbers(values), [], what)
-    if not is_list:
-        return None
-    return shards.several_labels([each.decode() for each in found.tolist()], names, tell)
-
-
 @functools.lru_cache(4096)  # the splits of a run are opened one by one
 def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndarray, int]:
     """Return the first row of each row group of a file, its labels, its rows without an image."""
 
     def read() -> tuple[list[int], np.ndarray, int]:
-        opened = open_file(file)
+        opened = row_groups.open_file(file)
         facts = opened.metadata
         counts = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
         found = labels(opened, columns, shown(file.path))
@@ -554,7 +543,7 @@ def _captioned(file: remote.FileInfo, column: str) -> tuple[np.ndarray, int]:
     """Return which rows of a file have a caption, and how many captions are not UTF-8."""
 
     def read() -> tuple[np.ndarray, int]:
-        opened = open_file(file)
+        opened = row_groups.open_file(file)
         if column not in opened.schema_arrow.names:
             raise ValueError(f"it has no column {column}, unlike the first file")
         found = opened.read(columns=[column]).column(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files opened by ranged reads, and their row groups, of which the last ones are kept."""
+"""Row groups of Parquet files by ranged reads, those used last kept in memory."""
 
 import collections
 import concurrent.futures
@@ -75,13 +75,8 @@ class _Ranged(io.RawIOBase):
         return data
 
 
-def opened_file(path: str) -> Any:
-    """Open a Parquet file; raises ValueError, OSError: it cannot be read."""
-    return open_file(remote.info(path))
-
-
 def open_file(file: remote.FileInfo, footer: Any = None) -> Any:
-    """Open a Parquet file whose facts, and perhaps metadata, are known; raises as `opened_file`."""
+    """Open a file as a `pyarrow.parquet.ParquetFile`; `footer` is its metadata, if known."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -26,9 +26,8 @@ from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import Ids, ids_of, read_mask
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape, fitted, shape_of
-from vit_jax.data.sources.parquet_files import NO_LABEL, ParquetSource
+from vit_jax.data.sources.parquet_files import NO_LABEL, ParquetSource, opened_file
 from vit_jax.data.sources.partition import options
-from vit_jax.data.sources.row_groups import opened_file
 from vit_jax.data.targets import Target, TargetKind
 from vit_jax.errors import DataError, UserError, shown, unknown
 from vit_jax.storage import remote
