@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -49,7 +50,7 @@ def test_transformers_says_the_same(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = theirs.eval()(pixel_values=torch.tensor(image.transpose(0, 3, 1, 2)))
     with jax.default_matmul_precision("highest"):
-        out: Any = eomt.create(model, head).apply(variables, image)
+        out: Any = eomt.create(model, head).apply(variables, jnp.asarray(image))
     said = out.predictions[-1]
     for own, other in (
         (said.classes, wanted.class_queries_logits),
