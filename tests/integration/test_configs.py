@@ -12,7 +12,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests import captioned, dense_sets
-from tests.integration.objectives.test_depth import scenes
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
 from tests.unit.weights import google_writer
@@ -57,8 +56,7 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     if cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
     elif cfg.objective.target:
-        write = {"pixels": dense_sets.write_masks, "segments": dense_sets.write_coco}
-        cfg.data.name = (write | {"depth": scenes})[cfg.objective.target](tmp_path / "set")
+        cfg.data.name = dense_sets.WRITERS[cfg.objective.target](tmp_path / "set")
     if cfg.objective.embeds_texts:
         cfg.data.name = f"csv:{folder}/captions.csv"
         cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))

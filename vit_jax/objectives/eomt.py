@@ -215,7 +215,7 @@ class Eomt(Objective):
         """Those of the encoder, and what the queries say.
 
         "segments" are the logits of classes [B, Q, K + 1] and of masks [B, Q, h, w];
-        "segmentation" [B, K, h, w] is how much each place is of each class.
+        "segmentation" [B, K, H, W] is how much each pixel is of each class.
         """
         found = {"segmentation": self._segmentation, "segments": self._segments}
         return {**super().predictors, **found}
@@ -226,7 +226,7 @@ class Eomt(Objective):
 
     def _segmentation(self, variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         found: Segments = self._segments(variables, batch)
-        return eomt.class_scores(found)
+        return eomt.class_scores(found, (batch["image"].shape[1], batch["image"].shape[2]))
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example: of network and heads alone."""

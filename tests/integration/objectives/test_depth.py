@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.dense_sets import write_depth
 from vit_jax import models, trees
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.reader import find
@@ -104,24 +105,8 @@ def test_a_frozen_encoder_stays() -> None:
     assert np.any(end["batch_stats"]["depth_head"]["norm"]["mean"])
 
 
-def scenes(folder: Path) -> str:
-    """Write images whose brightness says how near their pixels are; return the dataset's name."""
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 8), ("val", 3)):
-        for kind in ("images", "depth"):
-            (folder / kind / split).mkdir(parents=True)
-        for i in range(count):
-            near = rng.uniform(0.2, 1, (5, 6)).repeat(4, axis=0).repeat(4, axis=1)
-            pixels = (255 * near[..., None].repeat(3, axis=-1)).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"images/{split}/{i}.png")
-            depth = np.uint16(1000 * (5 - 4 * near))  # millimetres
-            depth[:2] = 0
-            Image.fromarray(depth).save(folder / f"depth/{split}/{i}.png")
-    return f"depth:{folder}"
-
-
 def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None:
-    cfg = config("linear", scenes(tmp_path / "scenes"))
+    cfg = config("linear", write_depth(tmp_path / "scenes"))
     whole, rest = tmp_path / "all", tmp_path / "two"
     measured = fit(cfg, whole).metrics
     assert measured.keys() >= {"val/rmse", "val/abs_rel", "val/delta1"}
