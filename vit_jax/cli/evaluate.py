@@ -30,6 +30,7 @@ from vit_jax.inference.trained import Trained, Tta, read_weights, title
 from vit_jax.inference.views import picture
 from vit_jax.models.losses import Loss
 from vit_jax.process import escapes, startup
+from vit_jax.settings import measures
 from vit_jax.storage import files
 from vit_jax.visual import evaluation as plots
 
@@ -79,6 +80,8 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     """Measure, print and write what the flags select."""
     if given.severities and not given.corruptions:
         raise UserError("--severities are of corruptions; add --corruptions=all")
+    if found.head is not None:
+        return _of_pixels(given, found, mesh_config)
     if not found.model.num_classes:
         read_weights(found)  # which raises that it has no classes
     startup.join_cluster()
@@ -102,6 +105,33 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
         _show_corruptions(measuring, measured["corruptions"], measured["top1"], writer)
         if writer.folder is not None:
             writer.write("corrupted.png", plots.corrupted_sheet(measuring.evaluation, variants))
+    writer.write("metrics.json", json.dumps(trees.finite(measured), indent=1) + "\n")
+    if writer.written:
+        print(f"\nwrote {', '.join(writer.written)} in {writer.folder}")
+    return 0
+
+
+def _of_pixels(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
+    """Measure a model of pixels, print and write."""
+    from vit_jax.inference import pixel_scores  # late: most models tell one class an image
+
+    for name in ("sizes", "corruptions"):
+        if getattr(given, name):
+            raise UserError(f"--{name} are of classes of images, and {found.ref} tells pixels'")
+    startup.join_cluster()
+    model_options.say_slow_dtype(found)
+    settings = {x: getattr(given, x) for x in ("dataset", "split", "data_dir", "batch_size")}
+    target = pixel_scores.open_target(found, **settings)
+    writer = _Writer(given.out if jax.process_index() == 0 else None)
+    trained = read_weights(found)
+    mesh = sharding.make_mesh(mesh_config)
+    measured = pixel_scores.measure(trained, target, mesh, given.out)
+    _print(title(trained))
+    _print(f"{target.source.name}, {int(measured['num_examples']):,} images")
+    for name, value in measured.items():
+        known = measures.of(name)
+        if known is not None and isinstance(value, float):
+            _print(f"{name:16} {known.written(value)}")
     writer.write("metrics.json", json.dumps(trees.finite(measured), indent=1) + "\n")
     if writer.written:
         print(f"\nwrote {', '.join(writer.written)} in {writer.folder}")

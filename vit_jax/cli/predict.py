@@ -18,7 +18,9 @@ from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import PassProgress
+from vit_jax.inference import pixels
 from vit_jax.inference.images import expand
+from vit_jax.inference.pixels import PixelTask
 from vit_jax.inference.prediction import Answer, stream
 from vit_jax.inference.trained import Trained, Tta, read_weights
 from vit_jax.process.escapes import cell, lines, terminal
@@ -41,9 +43,16 @@ _SUFFIXES = {
 }
 
 
+# Above which they are kept: of segments the authors' threshold.
+_SCORES = {PixelTask.OBJECTS: 0.5, PixelTask.SEGMENTS: 0.8}
+
+
 @dataclasses.dataclass(kw_only=True)
 class Predict(ModelOptions):
     """Prints the likeliest classes of each image.
+
+    Of a model of pixels (docs/segmentation.md) it writes masks, objects or depths into the folder
+    --out, with a picture of each image in overlays/, and prints the most of each.
 
     An IMAGE is a file, a folder (all images in it, at any depth), a pattern such as
     "photos/**/*.jpg", or - for a list of names on stdin, one a line.
@@ -63,13 +72,28 @@ class Predict(ModelOptions):
         '"error"; csv: a row for each image and rank, none for a broken image',
     )
     tta: tuple[Tta, ...] = model_options.tta()
-    out: Path | None = flag(None, "write there, in the format of .csv, .jsonl or .txt (table)")
-    force: bool = flag(False, "replace a FILE that is there")
+    out: Path | None = flag(
+        None,
+        "write there, in the format of .csv, .jsonl or .txt (table); of a model of pixels a folder",
+    )
+    force: bool = flag(False, "replace a FILE that is there, write into a FOLDER that has files")
+    pixels: PixelTask | None = flag(
+        None, "what a model of pixels is asked; by default what it was trained for"
+    )
+    stuff: tuple[str, ...] = flag((), "with --pixels=segments: the classes that are no things")
+    score: float | None = flag(
+        None, "of a model of pixels: above which objects (0.5) and segments (0.8) are kept"
+    )
     batch_size: int = flag(32, "images at once", least=1)
 
 
 def predict(given: Predict, found: Trained) -> int:
     """Write results as they come; returns 1 where an image was broken, else 0."""
+    if found.head is not None:
+        return _of_pixels(given, found)
+    for name in ("pixels", "stuff", "score"):
+        if getattr(given, name) not in (None, ()):
+            raise UserError(f"--{name} is of a model of pixels, and {found.ref} tells classes")
     form, out = _format(given), given.out
     images = expand(given.images, sys.stdin, found.reading.bands)
     if out and any(out.absolute() == Path(name).absolute() for name in images):
@@ -99,6 +123,43 @@ def predict(given: Predict, found: Trained) -> int:
         read = f"{len(images) - broken:,} of " if broken else ""
         plural = "s" * (len(images) > 1)
         meter.message(f"{read}{len(images):,} image{plural} {meter.summary()}")
+    return 1 if broken else 0
+
+
+def _of_pixels(given: Predict, found: Trained) -> int:
+    """Write what a model says of pixels into a folder; returns as `predict`."""
+    if given.format is AnswerFormat.CSV:
+        raise UserError("--format=csv is of classes of images; choose table or jsonl")
+    if given.tta:
+        raise UserError("--tta is of classes of images; leave it out")
+    task = pixels.task_of(found, given.pixels)
+    if given.stuff and task is not PixelTask.SEGMENTS:
+        raise UserError("--stuff is of segments; add --pixels=segments")
+    if given.score is not None and task not in _SCORES:
+        raise UserError(f"--score is of objects and segments, and {task} have none; leave it out")
+    images = expand(given.images, sys.stdin)
+    out = pixels.check_folder(given.out, force=given.force)
+    model_options.say_slow_dtype(found)
+    score = _SCORES.get(task, 0.0) if given.score is None else given.score
+    settings = pixels.PixelSettings(
+        task=task, stuff=given.stuff, score=score, batch_size=given.batch_size
+    )
+    width, broken = min(max(len(shown(name)) for name in images), 60), 0
+    for answer in pixels.write(read_weights(found), images, out, settings):
+        if answer.error:
+            print(f"skipped {answer.error}", file=sys.stderr)
+            broken += 1
+        if given.format is AnswerFormat.JSONL:
+            pairs = [[name, _rounded(x)] for name, x in answer.found]
+            rest: dict[str, Any] = {"error": answer.error} if answer.error else {"found": pairs}
+            print(json.dumps(trees.finite({"file": answer.file, **rest})))
+        elif not answer.error:
+            unit = ".3f" if task is PixelTask.DEPTH else ".0%"
+            most = [f"{terminal(name)} {x:{unit}}" for name, x in answer.found[: given.top]]
+            more = len(answer.found) - len(most)
+            text = ", ".join([*most, *([f"{more:,} more"] if more else [])]) or "nothing"
+            print(f"{shown(answer.file):{width}}  {text}")
+    print(f"{task} of {len(images) - broken:,} images in {shown(str(out))}", file=sys.stderr)
     return 1 if broken else 0
 
 

@@ -18,7 +18,15 @@ from jaxtyping import Array, Float, Float32
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source
-from vit_jax.data.targets import FIELDS, LABEL_MAP, SEGMENT_CLASS, SEGMENTS, TargetKind
+from vit_jax.data.checks import check_dense_data
+from vit_jax.data.targets import (
+    FIELDS,
+    LABEL_MAP,
+    SEGMENT_CLASS,
+    SEGMENTS,
+    SEGMENTS_CUT,
+    TargetKind,
+)
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.dense import eomt
@@ -40,7 +48,7 @@ from vit_jax.objectives.dense_losses import (
     segment_targets,
     set_loss,
 )
-from vit_jax.objectives.segment import check_classes, check_images
+from vit_jax.objectives.segment import check_classes
 from vit_jax.settings.durations import Clock
 from vit_jax.settings.fields import group, value
 
@@ -97,7 +105,7 @@ class EomtConfig(ObjectiveConfig):
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for an encoder that is no plain ViT, or times that do not fit."""
-        check_images(data)
+        check_dense_data(data)
         eomt.validate(model, self.pixel_head)
         if self.target not in (TargetKind.PIXELS, TargetKind.SEGMENTS):
             raise UserError(
@@ -202,6 +210,8 @@ class Eomt(Objective):
         own = {name: batch[name] for name in ("mask_share", "class_share")}
         loss, terms = set_loss(classes, masks, self._targets(batch), own, self.cfg.loss, points)
         metrics = {"loss": loss, **terms, "masked": now.mean()}
+        if SEGMENTS_CUT in batch:
+            metrics["segments_cut"] = batch[SEGMENTS_CUT].mean(dtype=jnp.float32)
         return loss, Aux(metrics, ctx.model_state, ctx.objective)
 
     def _trained(

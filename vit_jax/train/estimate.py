@@ -30,6 +30,12 @@ def abstract_batch(
     tokens = {} if objective.pair is None else token_spec(objective.pair.text.context)
     of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), **tokens}
     spec = of_none if source is None else source.spec
+    if objective.cfg.target:
+        from vit_jax.data import targets  # late: few runs learn from pixels
+
+        (view,) = objective.views.values()
+        made = targets.shapes(view.size, cfg.data.max_segments)
+        spec = {**spec, **{key: jax.ShapeDtypeStruct(*each) for key, each in made.items()}}
     if data.is_native(cfg.data.transform):
         fields = {name: spec[name] for name in objective.fields}
         from vit_jax.data.stream.native import batch_shapes  # late: most runs have one size

@@ -29,8 +29,8 @@ from vit_jax.data.names import (
     one_spelling,
     split_notes,
 )
+from vit_jax.data.sources import arrays, shards
 from vit_jax.data.sources import captions as captions_lib
-from vit_jax.data.sources import shards
 from vit_jax.data.sources.base import Example
 from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import draw_of
@@ -57,11 +57,11 @@ class Columns(NamedTuple):
     targets: tuple[str, ...] = ()  # columns of numbers, in place of a label
 
 
-def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = False) -> Columns:
+def find(opened: Any, chosen: Mapping[str, str], where: str, *, nesting: bool = False) -> Columns:
     """Choose the columns of an open `pyarrow.parquet.ParquetFile`.
 
     The image is the column that the Hub's metadata calls one, else a struct with bytes, else a
-    binary column, else with `arrays` one of lists of lists; the label is the one that the metadata
+    binary column, else with `nesting` one of lists of lists; the label is the one that the metadata
     calls a ClassLabel, else one of a usual name. If several fit, "image" and "label" are taken,
     else `chosen` must name them.
 
@@ -78,7 +78,7 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = F
     ]
     binary = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
     plain = [n for n in binary if n not in LABELS] or binary
-    nested = [n for n, k in kinds.items() if arrays and _depth(k) > 1]
+    nested = [n for n, k in kinds.items() if nesting and arrays.depth_of(k) > 1]
     marked = [name for name in (*structs, *plain) if named[name] == "Image"]
     given = chosen.get("image", "")
     fit = marked or structs or plain or nested
@@ -108,34 +108,6 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = F
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
     path = f"{image}.bytes" if image in structs else image
     return Columns(path, label, several_columns.classes(features, label), targets)
-
-
-def _depth(kind: Any) -> int:
-    """Return how many lists of numbers lie in one another."""
-    import pyarrow.types as types
-
-    depth = 0
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    return depth if types.is_integer(kind) or types.is_floating(kind) else 0
-
-
-def _array_of(value: Any) -> bytes:
-    """Return lists of lists of numbers, a scalar of pyarrow's, as the bytes of an array.
-
-    Raises ValueError: rows of several lengths, or none at all.
-    """
-    from vit_jax.data.images.bands import as_file
-
-    depth, flat, shape = _depth(value.type), value.values, [len(value.values)]
-    for _ in range(depth - 1):
-        inside = flat.flatten()
-        shape.append(len(inside) // max(len(flat), 1))
-        flat = inside
-    numbers = flat.to_numpy(zero_copy_only=False)
-    if numbers.size != math.prod(shape):
-        raise ValueError("lists of several lengths, which are no array")
-    return as_file(numbers.reshape(shape))
 
 
 def captions(opened: Any, chosen: Mapping[str, str], where: str, wanted: Captions) -> str:
@@ -385,8 +357,8 @@ class ParquetSource(shards.ShardSource):
         group, row = self._find(index)
         try:
             found = held.get(group)[row - int(self._groups[group, 2])]
-            if self.bands and held is self._held and found.is_valid and _depth(found.type) > 1:
-                return _array_of(found)
+            if self.bands and held is self._held and found.is_valid:
+                return arrays.file_of(found)
             return found.as_py()
         except remote.RemoteError:
             raise
@@ -544,7 +516,7 @@ def open_shards(
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
         first = _reading(files[0], lambda: _open(files[0]))
-        columns = _reading(files[0], lambda: find(first, chosen, where, arrays=bool(bands)))
+        columns = _reading(files[0], lambda: find(first, chosen, where, nesting=bool(bands)))
         text = captions(first, chosen, where, wanted)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
