@@ -104,6 +104,7 @@ REVIEWED = {
         evals/probes/features.py:FeatureFiles.write_lines: open
         evals/probes/features.py:FeatureFiles.write_readme: load write_text
         evals/drift.py:Drift._keep: mkdir
+        evals/several.py:MultiLabel.run: mkdir
         evals/report.py:write_report: mkdir write_bytes write_text write_text
         devices/hardware.py:_has_amx: read_text
         export/folder.py:_is_export: read_text
