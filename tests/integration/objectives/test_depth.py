@@ -91,8 +91,9 @@ def test_eight_devices_train_as_one_does() -> None:
     for one, other in zip(found[0], expected[0], strict=True):
         assert one == pytest.approx(other, rel=2e-4, abs=2e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5), found[1], expected[1])
-    # The variance is left out in the first step: with it the loss of such noise is far higher.
-    assert expected[0][1]["loss"] > expected[0][0]["loss"]
+    # The variance is left out in the first step: it is nearly all of the loss of such noise.
+    assert expected[0][1]["loss"] > 1.3 * expected[0][0]["loss"]
+    print(expected[0])
     assert 0.7 < expected[0][0]["known"] < 0.9
 
 
