@@ -18,7 +18,7 @@ from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import PassProgress
-from vit_jax.inference import pixels
+from vit_jax.inference import dense, pixels
 from vit_jax.inference.images import expand
 from vit_jax.inference.pixels import PixelTask
 from vit_jax.inference.prediction import Answer, stream
@@ -145,7 +145,7 @@ def _of_pixels(given: Predict, found: Trained) -> int:
         task=task, stuff=given.stuff, score=score, batch_size=given.batch_size
     )
     width, broken = min(max(len(shown(name)) for name in images), 60), 0
-    for answer in pixels.write(read_weights(found), images, out, settings):
+    for answer in pixels.write(dense.read_weights(found), images, out, settings):
         if answer.error:
             print(f"skipped {answer.error}", file=sys.stderr)
             broken += 1
