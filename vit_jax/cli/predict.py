@@ -51,7 +51,7 @@ _SCORES = {PixelTask.OBJECTS: 0.5, PixelTask.SEGMENTS: 0.8}
 class Predict(ModelOptions):
     """Prints the likeliest classes of each image.
 
-    Of a model of pixels (docs/segmentation.md) it writes masks, objects or depths into the folder
+    Of a model of pixels it writes masks, objects or depths into the folder
     --out, with a picture of each image in overlays/, and prints the most of each.
 
     An IMAGE is a file, a folder (all images in it, at any depth), a pattern such as

@@ -28,7 +28,7 @@ from vit_jax.errors import UserError, shown, unknown
 from vit_jax.evals.config import SegmentationEval
 from vit_jax.evals.dense import decode
 from vit_jax.evals.dense.evaluators import objects_drawn
-from vit_jax.evals.dense.walk import Seen, walk
+from vit_jax.evals.dense.walk import SeenImage, walk
 from vit_jax.figures import contact_sheet
 from vit_jax.figures import masks as pictures
 from vit_jax.inference import dense, depth
@@ -120,7 +120,7 @@ def write(
             errors[index] = str(error)
             return np.zeros((1, 1, trained.channels), np.uint8)
 
-    def finish(seen: Seen, predicted: list[Any]) -> PixelAnswer:
+    def finish(seen: SeenImage, predicted: list[Any]) -> PixelAnswer:
         file = images[seen.index]
         if seen.index in errors:
             return PixelAnswer(file, [], errors[seen.index])
@@ -168,7 +168,7 @@ class _Written:
         return decode.padded(image, self.trained.image_size, self.trained.transform.resize)
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         """Write what is found in an image; returns that in numbers and drawn over the image."""
         raise NotImplementedError
@@ -208,7 +208,7 @@ class _Classes(_Written):
         return decode.covering(image, size, self.trained.transform.resize, stride)
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         found = decode.class_map(predicted, seen.windows, image.shape[:2])
         self.put(f"masks/{name}.png", _palette_png(found, len(self.names)))
@@ -221,9 +221,9 @@ class _Classes(_Written):
         self.put("classes.txt", "".join(f"{name}\n" for name in self.names).encode())
 
 
-class _Objects(_Written):
+class _WrittenObjects(_Written):
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
         classes, masks = predicted[0]
@@ -263,7 +263,7 @@ class _Segments(_Written):
         self.things = tuple(name not in settings.stuff for name in self.names)
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
         said, masks = predicted[0]
@@ -308,7 +308,7 @@ class _Depths(_Written):
     predictor = "depth"
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         found = depth.estimate(self.trained, cast(Any, seen.image))
         # Thousandths, or, where the greatest has no place among 16 bits, what is left of them.
@@ -328,13 +328,13 @@ class _Depths(_Written):
 _WRITERS: dict[PixelTask, Callable[[Trained, Path, PixelSettings], _Written]] = {
     PixelTask.CLASSES: _Classes,
     PixelTask.SEGMENTS: _Segments,
-    PixelTask.OBJECTS: _Objects,
+    PixelTask.OBJECTS: _WrittenObjects,
     PixelTask.DEPTH: _Depths,
 }
 
 
-def _alone(index: int, image: Num[np.ndarray, "H W C"]) -> Seen:
-    return Seen(index, image, decode.Windows(image[None], [(0, 0)], image.shape[:2]))
+def _alone(index: int, image: Num[np.ndarray, "H W C"]) -> SeenImage:
+    return SeenImage(index, image, decode.Windows(image[None], [(0, 0)], image.shape[:2]))
 
 
 def _unique(images: Sequence[str]) -> list[str]:
