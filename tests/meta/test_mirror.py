@@ -57,6 +57,7 @@ ELSEWHERE = {
     "evals/dense/panoptic.py": "tests/unit/evals/dense/test_metrics.py",
     "evals/dense/walk.py": "tests/unit/evals/dense/test_evaluators.py",
     "inference/pixel_scores.py": "tests/integration/inference/test_pixels.py",
+    "visual/pixel_sheets.py": "tests/integration/inference/test_pixels.py",
     "inference/dense.py": "tests/integration/weights/names/test_eomt.py",
     "export/dense.py": "tests/integration/weights/names/test_eomt.py",
     "models/dense/linear.py": "tests/unit/objectives/test_segment.py",

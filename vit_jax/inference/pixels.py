@@ -35,6 +35,7 @@ from vit_jax.inference import dense, depth
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.images import read_image
 from vit_jax.inference.trained import Trained
+from vit_jax.process.escapes import terminal
 from vit_jax.storage import files
 
 _MOST = 65535
@@ -50,8 +51,12 @@ class PixelTask(enum.StrEnum):
     DEPTH = "depth"
 
 
+# Above which they are kept: of segments the authors' threshold.
+SCORES = {PixelTask.OBJECTS: 0.5, PixelTask.SEGMENTS: decode.SCORE}
+
+
 class PixelAnswer(NamedTuple):
-    """What was written of an image, and the most of it in numbers; or what is wrong with it.
+    """What is found in an image, in numbers; or what is wrong with it.
 
     Attributes:
         file: the image.
@@ -64,6 +69,13 @@ class PixelAnswer(NamedTuple):
     found: list[tuple[str, float]]
     error: str = ""
 
+    def told(self, task: PixelTask, most: int) -> str:
+        """Say up to `most` of what is found, in a line."""
+        unit = ".3f" if task is PixelTask.DEPTH else ".0%"
+        said = [f"{terminal(name)} {x:{unit}}" for name, x in self.found[:most]]
+        more = len(self.found) - len(said)
+        return ", ".join([*said, *([f"{more:,} more"] if more else [])]) or "nothing"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PixelSettings:
@@ -72,14 +84,14 @@ class PixelSettings:
     Attributes:
         task: None is what the model was trained for.
         stuff: names of the classes of stuff, for segments; the others are things.
-        score: above which objects and segments are kept.
+        score: above which objects and segments are kept; None is `SCORES`'s.
         batch_size: windows at once.
         num_threads: that decode images and write files.
     """
 
     task: PixelTask | None = None
     stuff: tuple[str, ...] = ()
-    score: float = 0.0
+    score: float | None = None
     batch_size: int = 8
     num_threads: int = 4
 
@@ -100,7 +112,6 @@ def task_of(trained: Trained, asked: PixelTask | None = None) -> PixelTask:
     return asked or can[0]
 
 
-@hardware.explained("lower the batch size, --batch_size=N")
 def write(
     trained: Trained, images: Sequence[str], out: Path, settings: PixelSettings
 ) -> list[PixelAnswer]:
@@ -108,8 +119,45 @@ def write(
 
     Raises UserError: the model does not say what is asked, or a file cannot be written.
     """
+
+    def store(name: str, content: bytes) -> None:
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, content)
+
+    def keep(name: str, drawn: UInt8[np.ndarray, "H W 3"]) -> None:
+        store(f"overlays/{name}.jpg", _jpeg(drawn))
+
+    with files.refused(f"--out={out}"):
+        return _predicted(trained, images, settings, store, keep)
+
+
+def overlays(
+    trained: Trained, images: Sequence[str], settings: PixelSettings
+) -> list[tuple[PixelAnswer, UInt8[np.ndarray, "H W 3"] | None]]:
+    """Return what is predicted of image files, each drawn over the image, None of a broken one.
+
+    Raises UserError: the model does not say what is asked.
+    """
+    drawn: dict[str, UInt8[np.ndarray, "H W 3"]] = {}
+    answers = _predicted(trained, images, settings, lambda name, content: None, drawn.__setitem__)
+    return list(zip(answers, map(drawn.get, _unique(images)), strict=True))
+
+
+Store = Callable[[str, bytes], None]  # takes a file's name in the folder and its content
+
+
+@hardware.explained("lower the batch size, --batch_size=N")
+def _predicted(
+    trained: Trained,
+    images: Sequence[str],
+    settings: PixelSettings,
+    store: Store,
+    keep: Callable[[str, UInt8[np.ndarray, "H W 3"]], None],
+) -> list[PixelAnswer]:
+    """Predict images; their files go to `store`, what is drawn over them, by name, to `keep`."""
     task = task_of(trained, settings.task)
-    writer = _WRITERS[task](trained, out, settings)
+    writer = _WRITERS[task](trained, store, settings)
     names = _unique(images)
     errors: dict[int, str] = {}
 
@@ -127,40 +175,42 @@ def write(
         rules = trained.reading
         image = bands.picture(seen.image, rules.bands_shown) if rules.bands else seen.image
         found, drawn = writer.take(seen, predicted, names[seen.index], image)
-        writer.put(f"overlays/{names[seen.index]}.jpg", _jpeg(drawn))
+        keep(names[seen.index], drawn)
         return PixelAnswer(file, found)
 
-    with files.refused(f"--out={out}"):
-        if task is PixelTask.DEPTH:  # whose images have sizes of their own
-            answers = [finish(_alone(i, read(i)), []) for i in range(len(images))]
-        else:
-            devices = jax.local_devices()[: max(min(settings.batch_size, len(images)), 1)]
-            mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
-            dtype = np.dtype(trained.reading.dtype.value if trained.reading.bands else np.uint8)
-            answers = walk(
-                range(len(images)),
-                read,
-                writer.cut,
-                dense.predictors(trained)[writer.predictor],
-                placed(trained, mesh),
-                finish,
-                window=jax.ShapeDtypeStruct((*trained.image_size, trained.channels), dtype),
-                mesh=mesh,
-                batch_size=settings.batch_size,
-                num_threads=settings.num_threads,
-            )
-        writer.close(images, names, errors)
+    if task is PixelTask.DEPTH:  # whose images have sizes of their own
+        answers = [finish(_alone(i, read(i)), []) for i in range(len(images))]
+    else:
+        devices = jax.local_devices()[: max(min(settings.batch_size, len(images)), 1)]
+        mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
+        dtype = np.dtype(trained.reading.dtype.value if trained.reading.bands else np.uint8)
+        answers = walk(
+            range(len(images)),
+            read,
+            writer.cut,
+            dense.predictors(trained)[writer.predictor],
+            placed(trained, mesh),
+            finish,
+            window=jax.ShapeDtypeStruct((*trained.image_size, trained.channels), dtype),
+            mesh=mesh,
+            batch_size=settings.batch_size,
+            num_threads=settings.num_threads,
+        )
+    writer.close(images, names, errors)
     return answers
 
 
 class _Written:
     """A kind of prediction on its way into a folder; its methods run in several threads."""
 
+    task: PixelTask
     predictor = "segments"
 
-    def __init__(self, trained: Trained, out: Path, settings: PixelSettings) -> None:
-        self.trained, self.out, self.settings = trained, out, settings
+    def __init__(self, trained: Trained, put: Store, settings: PixelSettings) -> None:
+        self.trained, self.put, self.settings = trained, put, settings
         self.names = trained.class_names
+        score = SCORES.get(self.task, 0.0)
+        self.score = score if settings.score is None else settings.score
         self.records: dict[str, Any] = {}  # by the image's name in the folder
 
     def cut(self, image: Num[np.ndarray, "H W C"]) -> decode.Windows:
@@ -175,12 +225,6 @@ class _Written:
 
     def close(self, images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]) -> None:
         """Write what is one file for all images."""
-
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file into the folder."""
-        path = self.out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, content)
 
     def _listed(
         self, images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]
@@ -197,6 +241,7 @@ class _Written:
 
 
 class _Classes(_Written):
+    task = PixelTask.CLASSES
     predictor = "segmentation"
 
     def cut(self, image: Num[np.ndarray, "H W C"]) -> decode.Windows:
@@ -222,13 +267,15 @@ class _Classes(_Written):
 
 
 class _WrittenObjects(_Written):
+    task = PixelTask.OBJECTS
+
     def take(
         self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
         classes, masks = predicted[0]
         found = decode.instances(classes, masks, seen.windows, size)
-        kept = decode.Instances(*(x[found.scores > self.settings.score] for x in found))
+        kept = decode.Instances(*(x[found.scores > self.score] for x in found))
         record = [
             {
                 "category_id": int(k) + 1,
@@ -255,8 +302,10 @@ class _WrittenObjects(_Written):
 
 
 class _Segments(_Written):
-    def __init__(self, trained: Trained, out: Path, settings: PixelSettings) -> None:
-        super().__init__(trained, out, settings)
+    task = PixelTask.SEGMENTS
+
+    def __init__(self, trained: Trained, put: Store, settings: PixelSettings) -> None:
+        super().__init__(trained, put, settings)
         for name in settings.stuff:
             if name not in self.names:
                 raise unknown("class of stuff", name, self.names)
@@ -267,7 +316,7 @@ class _Segments(_Written):
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
         said, masks = predicted[0]
-        found = decode.panoptic(said, masks, seen.windows, size, self.things, self.settings.score)
+        found = decode.panoptic(said, masks, seen.windows, size, self.things, self.score)
         ids, classes = found.found.ids, found.found.classes.tolist()
         colours = np.stack([ids & 255, ids >> 8 & 255, ids >> 16], axis=-1).astype(np.uint8)
         self.put(f"panoptic/{name}.png", _png(Image.fromarray(colours)))
@@ -305,6 +354,7 @@ class _Segments(_Written):
 
 
 class _Depths(_Written):
+    task = PixelTask.DEPTH
     predictor = "depth"
 
     def take(
@@ -325,7 +375,7 @@ class _Depths(_Written):
         self.put("depth.json", json.dumps({"scale": scales}, indent=1).encode())
 
 
-_WRITERS: dict[PixelTask, Callable[[Trained, Path, PixelSettings], _Written]] = {
+_WRITERS: dict[PixelTask, Callable[[Trained, Store, PixelSettings], _Written]] = {
     PixelTask.CLASSES: _Classes,
     PixelTask.SEGMENTS: _Segments,
     PixelTask.OBJECTS: _WrittenObjects,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.cli import evaluate, predict
+from vit_jax.cli import evaluate, predict, visualize
 from vit_jax.data.sources.dense import raster
 from vit_jax.evals.dense import decode
 from vit_jax.inference import dense, pixels, trained
@@ -36,7 +36,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     for name, size in (("a", (40, 32)), ("b", (32, 32)), ("c", (32, 50))):
         small = rng.integers(0, 256, (4, 4, 3), np.uint8)
-        Image.fromarray(small).resize(size[::-1]).save(folder / f"{name}.png")
+        Image.fromarray(small).resize((size[1], size[0])).save(folder / f"{name}.png")
     return folder
 
 
@@ -91,13 +91,18 @@ def test_classes(network: str, images: Path, tmp_path: Path, capsys: Any) -> Non
 def test_objects_and_segments(network: str, images: Path, tmp_path: Path) -> None:
     found = trained.load(network)
     files = [str(images / f"{name}.png") for name in "ab"]
-    settings = PixelSettings(task=PixelTask.OBJECTS, batch_size=2)
+    settings = PixelSettings(task=PixelTask.OBJECTS, batch_size=2, score=0.0)
     answers = pixels.write(found, files, tmp_path / "objects", settings)
     content = json.loads((tmp_path / "objects" / "instances.json").read_text())
     assert [image["file_name"] for image in content["images"]] == files
     assert [len(x.found) for x in answers] == [
         sum(each["image_id"] == number for each in content["annotations"]) for number in (1, 2)
     ]
+    sheet = tmp_path / "sheet"
+    asked = ["visualize", "--pixels", f"--from={network}", *files, f"--out={sheet}"]
+    assert visualize.main([*asked, "--task=objects"]) == 0
+    with Image.open(sheet / "pixels.png") as picture:
+        assert picture.width > 4 * 90
     one = content["annotations"][0]
     mask = raster.mask_of(one["segmentation"], (40, 32))
     assert mask.sum() == one["area"] > 0
@@ -106,7 +111,7 @@ def test_objects_and_segments(network: str, images: Path, tmp_path: Path) -> Non
     assert found.class_names[one["category_id"] - 1] == answers[0].found[0][0]
 
     stuff = found.class_names[:1]
-    settings = PixelSettings(task=PixelTask.SEGMENTS, batch_size=2, stuff=stuff)
+    settings = PixelSettings(task=PixelTask.SEGMENTS, batch_size=2, stuff=stuff, score=0.0)
     pixels.write(found, files, tmp_path / "segments", settings)
     content = json.loads((tmp_path / "segments" / "panoptic.json").read_text())
     assert [each["isthing"] for each in content["categories"]] == [0, 1, 1, 1]
