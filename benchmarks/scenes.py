@@ -53,7 +53,7 @@ def draw(rng: np.random.Generator, photos: Sequence[np.ndarray], split: str, nam
     """Draw a scene with one to three of the letters; each is seen in part at least."""
     letters = rng.integers(0, len(names), rng.integers(1, 4)).tolist()
     while True:
-        scene = _draw(rng, photos[rng.integers(len(photos))], split, names, letters)
+        scene = _draw(rng, photos[int(rng.integers(len(photos)))], split, names, letters)
         counts = [(scene.seen == i).sum() for i in range(len(letters))]
         if min(counts) >= _VISIBLE:
             return scene
