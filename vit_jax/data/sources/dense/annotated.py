@@ -125,6 +125,11 @@ class AnnotatedSource(Labelled):
         self._rows = np.array([found.rows[i] for i in chosen], np.int64)
         self._shapes = found.shapes[np.asarray(chosen, np.int64)]
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether segments have masks, and not boxes alone."""
+        return getattr(self._annotations, "has_masks", True)
+
     def __len__(self) -> int:
         return len(self._paths)
 
@@ -165,6 +170,11 @@ class AnnotatedSource(Labelled):
         """Digest the paths below the root and what their targets are."""
         pairs = zip(self._paths.tolist(), self._rows.tolist(), strict=True)
         return digest_of(b"%b\0%b" % (path, self._annotations.digest(row)) for path, row in pairs)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """List the absolute path of every example, and no class."""
+        paths = map(self.path, range(len(self)))
+        return [(path if self.is_remote else os.path.abspath(path), "") for path in paths]
 
     def path(self, index: int) -> str:
         """Return the path or the address of an image."""

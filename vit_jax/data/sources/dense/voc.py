@@ -287,7 +287,9 @@ def _boxes(
         for each in good
     ]
     hard = sum(bool(one[5]) for each in good for one in each["objects"])
-    notes = [Said(f"{hard:,} objects are difficult: they neither teach nor count")] if hard else []
+    notes: list[str] = []
+    if hard:
+        notes.append(Said(f"{hard:,} objects are difficult: they neither teach nor count"))
     paths = [given.images[stem] for row, stem in enumerate(stems) if row not in bad]
     return bad, SegmentRecords(records, names, paths), notes
 

@@ -87,7 +87,9 @@ def _find(root: annotated.Root, where: str, file: str, kind: TargetKind, draw: S
     _check_classes(lines, names, where)
     records = [_record(lines.get(path, [])) for path in labels]
     without = sum(path not in texts for path in labels)
-    notes = [Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")]
+    notes: list[str] = [
+        Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")
+    ]
     lonely = sorted(
         path for path in texts - {*labels} if f"/{_LABELS}/" in f"/{path}" and path != CLASSES
     )
