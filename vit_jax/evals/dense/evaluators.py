@@ -380,8 +380,9 @@ def objects_drawn(
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Draw objects over their image: masks in colours of their own, boxes in their classes'."""
     numbers = np.full(image.shape[:2], -1, np.int32)
-    for number in reversed(range(len(classes))) if masks is not None else ():
-        numbers[masks[number]] = number  # the likeliest on top
+    if masks is not None:
+        for number in reversed(range(len(masks))):
+            numbers[masks[number]] = number  # the likeliest on top
     colours = [pictures.colour(int(k)) for k in classes]
     return pictures.framed(pictures.over(image, numbers), boxes, colours)
 

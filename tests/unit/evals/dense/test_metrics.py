@@ -22,7 +22,8 @@ def _golden(name: str) -> dict[str, np.ndarray]:
 def test_miou_counts_all_pixels_together() -> None:
     golden = _golden("segmentation_metrics")
     truth = np.where(golden["in_truth"] == 255, -1, golden["in_truth"]).astype(np.int16)
-    counts = sum(miou.confusion(*pair, 4) for pair in zip(truth, golden["in_guess"], strict=True))
+    pairs = zip(truth, golden["in_guess"], strict=True)
+    counts = np.sum([miou.confusion(*pair, 4) for pair in pairs], axis=0)
     np.testing.assert_array_equal(counts, golden["out_confusion"])
     found = miou.overlap(counts)
     np.testing.assert_allclose(found.iou, golden["out_iou"], rtol=1e-9)
@@ -98,8 +99,9 @@ def test_average_precision_is_cocos() -> None:
             guess = found[(found[:, 0] == image) & (found[:, 1] == k)]
             crowd, boxes, own = true[:, 6] > 0, _corners(true), _corners(guess)
             overlaps = average_precision.box_overlaps(own, boxes, crowd)
-            areas = (average_precision.box_areas(each) for each in (own, boxes))
-            images.append(average_precision.matches(overlaps, guess[:, 6], *areas, crowd))
+            areas, true_areas = map(average_precision.box_areas, (own, boxes))
+            scores = guess[:, 6]
+            images.append(average_precision.matches(overlaps, scores, areas, true_areas, crowd))
         of_class.append(images)
     result = average_precision.precision(of_class)
     stats = np.nan_to_num(list(result.summary().values()), nan=-1)

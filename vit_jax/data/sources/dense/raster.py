@@ -146,3 +146,17 @@ def packed(mask: Bool[np.ndarray, "h w"]) -> list[int]:
     ends = [0, *(np.flatnonzero(np.diff(flat)) + 1).tolist(), flat.size]
     lengths = [stop - start for start, stop in itertools.pairwise(ends)]
     return [0, *lengths] if flat.size and flat[0] else lengths
+
+
+def packed_text(mask: Bool[np.ndarray, "h w"]) -> str:
+    """Return the run lengths of a mask in COCO's text, which `unpacked` reads."""
+    lengths = packed(mask)
+    text = bytearray()
+    for i, length in enumerate(lengths):
+        number = length - (lengths[i - 2] if i > 2 else 0)
+        more = True
+        while more:
+            low, number = number & 31, number >> 5
+            more = number != (-1 if low & 16 else 0)
+            text.append(48 + low + 32 * more)
+    return text.decode()
