@@ -19,7 +19,7 @@ from vit_jax.data.images import header
 from vit_jax.data.names import KNOWN_SPLITS, alike, class_names, one_spelling, read_class_names
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Found, Item
+from vit_jax.data.sources.dense.annotated import AnnotatedSource, FoundImages, Item
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.pairs import CLASSES
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
@@ -50,7 +50,9 @@ def open_yolo(name: str, split: str, target: TargetKind = TargetKind.NONE) -> An
     return annotated.choose(found, where, split, kind, draw)
 
 
-def _find(root: annotated.Root, where: str, file: str, kind: TargetKind, draw: SplitDraw) -> Found:
+def _find(
+    root: annotated.Root, where: str, file: str, kind: TargetKind, draw: SplitDraw
+) -> FoundImages:
     listing = list_all(root)
     texts = {path for _, path in listing.others if path.endswith(".txt")}
     facts, said = _yaml(root, where, file)
