@@ -12,8 +12,8 @@ from vit_jax.data.targets import Target
 
 def test_all_of_a_target_turns_with_its_image() -> None:
     mask = np.zeros((7, 11), bool)
-    mask[1:3, 2:9] = True
-    mask[3, 2] = True
+    mask[1:3, 4:9] = True
+    mask[3, 4] = True
     numbers = np.arange(77, dtype=np.float32).reshape(7, 11)
     boxes = np.array([box_of(mask)], np.float32)
     given = Target(size=(7, 11), masks=mask[None], boxes=boxes, depth=numbers)
