@@ -114,7 +114,7 @@ def main() -> None:
     if given.write:
         write(given.write)
         return
-    from vit_jax.recipes import labels
+    from vit_jax.recipes import digits as recipes
     from vit_jax.train.loop import fit
 
     tables = given.out / "tables"
@@ -122,7 +122,7 @@ def main() -> None:
     found: dict[str, Any] = {"baselines": baselines()}
     for run in given.runs.split(","):
         for seed in map(int, given.seeds.split(",")):
-            config = labels.digits(run)
+            config = recipes.several(run)
             config.data.name = config.data.name.replace("runs/digits_tables", str(tables))
             config = dataclasses.replace(
                 config, seed=seed, duration=given.duration or config.duration

@@ -12,10 +12,10 @@ Published: none.
 """
 
 from vit_jax import Config
-from vit_jax.recipes import depth
+from vit_jax.recipes import dense
 
-RUNS = depth.OWN
+RUNS = dense.OWN_DEPTH
 
 
 def get_config(run: str = "s14") -> Config:
-    return depth.images(run)
+    return dense.own_depth(run)

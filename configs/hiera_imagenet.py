@@ -14,10 +14,10 @@ L 86.1 %, H 86.9 % (facebookresearch/hiera README.md).
 """
 
 from vit_jax import Config
-from vit_jax.recipes import hiera
+from vit_jax.recipes import masked
 
-RUNS = tuple(hiera.SIZES)
+RUNS = tuple(masked.HIERA)
 
 
 def get_config(run: str = "b") -> Config:
-    return hiera.finetune(run)
+    return masked.finetune_hiera(run)

@@ -10,10 +10,10 @@ Published: linear top-1 79.3 % (h14) and 81.1 % (h16_448), arXiv:2301.08243 tabl
 """
 
 from vit_jax import Config
-from vit_jax.recipes import jepa
+from vit_jax.recipes import dino
 
-RUNS = jepa.IJEPA
+RUNS = dino.IJEPA
 
 
 def get_config(run: str = "h14") -> Config:
-    return jepa.ijepa(run)
+    return dino.ijepa(run)

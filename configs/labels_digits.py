@@ -16,10 +16,10 @@ Published: none; docs/own_data.md has three seeds, beside models of the pixels.
 """
 
 from vit_jax import Config
-from vit_jax.recipes import labels
+from vit_jax.recipes import digits
 
-RUNS = labels.RUNS
+RUNS = digits.SEVERAL
 
 
 def get_config(run: str = "several") -> Config:
-    return labels.digits(run)
+    return digits.several(run)

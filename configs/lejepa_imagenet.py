@@ -16,10 +16,10 @@ Published: s8_imagenette 90.7 % linear top-1 (MINIMAL.md); of l14 accuracies on 
 """
 
 from vit_jax import Config
-from vit_jax.recipes import jepa
+from vit_jax.recipes import dino
 
-RUNS = jepa.LEJEPA
+RUNS = dino.LEJEPA
 
 
 def get_config(run: str = "l14") -> Config:
-    return jepa.lejepa(run)
+    return dino.lejepa(run)

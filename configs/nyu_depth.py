@@ -12,10 +12,10 @@ AbsRel 0.135 (zhyever/Monocular-Depth-Estimation-Toolbox configs/dpt/README.md).
 """
 
 from vit_jax import Config
-from vit_jax.recipes import depth
+from vit_jax.recipes import dense
 
-RUNS = depth.RUNS
+RUNS = dense.NYU
 
 
 def get_config(run: str = "b") -> Config:
-    return depth.nyu(run)
+    return dense.nyu(run)

@@ -10,7 +10,7 @@ from vit_jax.data import Crop, TransformConfig
 from vit_jax.data.config import ZoomSide
 from vit_jax.data.images import ops, target_ops
 from vit_jax.data.stream.transform import Transform, evaluation_place
-from vit_jax.data.targets import Target
+from vit_jax.data.targets import PixelTarget
 
 GOLDEN = Path(__file__).parent / "golden" / "targets.npz"
 SIZES = ((37, 53), (61, 29), (24, 24), (19, 70))  # (height, width) of images
@@ -49,7 +49,7 @@ def _cases() -> list[Case]:
     return found
 
 
-def target(case: Case) -> Target:
+def target(case: Case) -> PixelTarget:
     """Make blobs of any shape, and boxes some of which will be cut away."""
     height, width = case.size
     rng = np.random.default_rng(case.size)
@@ -57,7 +57,7 @@ def target(case: Case) -> Target:
     boxes = (corners * (width, height)).reshape(5, 4).astype(np.float32)
     y, x = np.mgrid[:height, :width]
     waves = [np.sin(x / a) * np.cos(y / b) > 0.2 for a, b in rng.uniform(1, 8, (5, 2))]
-    return Target(
+    return PixelTarget(
         size=case.size, boxes=boxes, masks=np.array(waves), classes=np.arange(5, dtype=np.int32)
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.data.targets import IGNORED, Target
+from vit_jax.data.targets import IGNORED, PixelTarget
 
 _SHOWN = 4  # classes that a line names
 
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
     known: int = 0
 
 
-def count(target: Target) -> Counted:
+def count(target: PixelTarget) -> Counted:
     """Count what a target holds."""
     if target.label_map is not None:
         values, times = np.unique(target.label_map, return_counts=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an example has besides its image where every pixel counts: classes, segments, depth.
 
-A source that has such targets says of which kind (`target_kind`) and gives each as a `Target`, in
+A source that has such targets says of which kind (`target_kind`) and gives each as a `PixelTarget`, in
 pixels of the upright stored image. Training sees them through the crop and flip of their image, in
-arrays of a batch (`FIELDS`); evaluations read the `Target` itself, so that what is measured does
+arrays of a batch (`FIELDS`); evaluations read the `PixelTarget` itself, so that what is measured does
 not depend on the size that the model takes.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int16, Int32
 
 IGNORED = -1  # the class of a pixel that neither teaches nor counts
-# Arrays of a batch that are made of a `Target`, for images of H x W pixels:
+# Arrays of a batch that are made of a `PixelTarget`, for images of H x W pixels:
 LABEL_MAP = "label_map"  # int16 [B, H, W], the class of each pixel or IGNORED
 SEGMENTS = "segments"  # uint8 [B, T, H, ceil(W / 8)], bits of the masks (numpy's packbits)
 SEGMENT_CLASS = "segment_class"  # int32 [B, T], -1 for no segment
@@ -58,7 +58,7 @@ def shapes(size: tuple[int, int], most: int) -> dict[str, tuple[tuple[int, ...],
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Target:
+class PixelTarget:
     """What is known of one image's pixels; what its kind does not have is None.
 
     Attributes:

@@ -14,10 +14,13 @@ from vit_jax.models import ModelConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig, Optimizer
+from vit_jax.recipes import choose
 
 _FIELDS: dict[str, Any] = {"num_classes": 10, "image_size": (32, 32), "channels": 1}
 SHAPE: dict[str, Any] = {"dim": 64, "depth": 4, "num_heads": 4, "mlp_dim": 256}
 # Settings of a short run of a small ViT, for the sweeps of the ViT paper's studies.
+# What an image of `benchmarks.several_labels` may have.
+SEVERAL = ("several", "numbers")
 STUDY: dict[str, Any] = {
     **{"duration": "20 epochs", "optim.warmup": "10%", "data.mix.mixup_alpha": 0.0},
     **{"log.every": "50%", "log.tensorboard": False, "evals.val.every": "50%"},
@@ -113,4 +116,32 @@ def by_sgd(model: ModelConfig) -> Config:
         name=Optimizer.SGD, lr=0.05, warmup="5%", nesterov=True, weight_decay=5e-4
     )
     config.duration = "40 epochs"
+    return config
+
+
+def several(run: str) -> Config:
+    """Learn several labels of scikit-learn's digits, or numbers, from `benchmarks.several_labels`.
+
+    Raises UserError: no such run.
+    """
+    from vit_jax.recipes.folder import for_numbers, for_several  # late: other digits need neither
+
+    config = digits(vit())
+    config.model.num_classes = 0
+    config.data.train_split, config.data.mix = "train", MixConfig()
+    config.duration, config.optim.warmup = "20 epochs", "10%"
+    name = "csv:runs/digits_tables"
+    if choose("run", run, SEVERAL) == "several":
+        config = for_several(config)
+        config.data.name = f"{name}/several.csv"
+        config.evals["val"].split = "val"
+        config.evals["test"] = dataclasses.replace(
+            config.evals["test"], split="test", chosen_on="val"
+        )
+        return config
+    config = for_numbers(config)
+    config.data.name = f"{name}/numbers.csv?target=ink,slant"
+    config.data.transform = TransformConfig(crop=Crop.RESIZE)  # a warp would change both numbers
+    for name in ("val", "test"):
+        config.evals[name].split = name
     return config

@@ -9,6 +9,7 @@ from vit_jax import data, models
 from vit_jax.config import CheckpointConfig
 from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
+from vit_jax.data.sources.base import gives_numbers
 from vit_jax.data.sources.dense.layouts import layout_of
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
@@ -17,17 +18,21 @@ from vit_jax.evals import (
     DepthEval,
     EvalConfig,
     InstanceEval,
+    MultiLabelEval,
     PanopticEval,
+    RegressionEval,
     SegmentationEval,
 )
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import (
     DepthConfig,
     EomtConfig,
     MaskLossConfig,
     ObjectiveConfig,
+    RegressionConfig,
     SegmentConfig,
     SupervisedConfig,
 )
@@ -38,6 +43,7 @@ from vit_jax.recipes.transforms import transform
 from vit_jax.weights.config import InitConfig
 
 RUNS = ("s16", "small")
+_KINDS = ("csv:", "tar:", "parquet:", "hf:")  # of datasets that may have either
 
 
 def model(run: str) -> ModelConfig:
@@ -119,21 +125,67 @@ def images(run: str = "s16") -> Config:
     )
 
 
-def found_out(config: Config, name: str) -> Config:
-    """Return a recipe's config for the targets of a dataset, and say so in one line.
+def found_out(config: Config, name: str, data_dir: str = "") -> Config:
+    """Return a recipe's config for what a dataset's images have, and say so in one line.
 
-    Images without targets leave it as it is. What is wrong with the targets is said when the run
+    One label an image leaves it as it is. What is wrong with the targets is said when the run
     opens them.
 
     Raises UserError: a folder of two layouts.
     """
     layout = layout_of(name)
     if layout.kind is TargetKind.NONE:
-        return config
+        return _of_labels(config, name, data_dir)
     objective, kind, what = _learned(config, layout.name, layout.kind)
     if waiting.is_first():
         print(f"{layout.name}: {layout.what}; the run learns {what}", flush=True)
     return for_targets(config, objective, kind)
+
+
+def _of_labels(config: Config, name: str, data_dir: str) -> Config:
+    """Return a recipe's config for what the images of a dataset have, and say so in one line.
+
+    A dataset of one label an image, or one that cannot be opened, leaves it as it is: what is wrong
+    with it is said when the run opens it.
+    """
+    if not data.full_name(name).startswith(_KINDS):
+        return config
+    try:
+        source = data.open_source(name, data_dir, config.data.train_split)
+    except UserError:
+        return config
+    if gives_numbers(source):
+        found, what = for_numbers(config), "numbers: squared error, judged by the mean error (mae)"
+    elif source.multi_label:
+        found, what = for_several(config), "several labels: sigmoid loss, judged by mAP (map)"
+    else:
+        return config
+    if waiting.is_first():
+        print(f"{source.name}: an image has {what}", flush=True)
+    return found
+
+
+def for_several(config: Config) -> Config:
+    """Return a config with a sigmoid loss and average precision in place of top-1."""
+    objective = SupervisedConfig(loss=Loss.SIGMOID)
+    return _judged(config, objective, MultiLabelEval, "map")
+
+
+def for_numbers(config: Config) -> Config:
+    """Return a config with a squared error, and errors of numbers in place of top-1."""
+    return _judged(config, RegressionConfig(), RegressionEval, "mae")
+
+
+def _judged(config: Config, objective: object, kind: type[EvalConfig], metric: str) -> Config:
+    """Replace the objective and what its classes are judged by; the rest stays."""
+    evals = {}
+    for name, each in config.evals.items():
+        shared = {f.name: getattr(each, f.name) for f in dataclasses.fields(EvalConfig)}
+        evals[name] = kind(**shared) if isinstance(each, ClassifyEval) else each
+    ranking = config.checkpoint.metric.partition("/")[0]
+    checkpoint = dataclasses.replace(config.checkpoint, metric=f"{ranking}/{metric}")
+    changed = {"objective": objective, "evals": evals, "checkpoint": checkpoint}
+    return dataclasses.replace(config, **changed)
 
 
 def for_targets(config: Config, objective: ObjectiveConfig, judge: EvalConfig) -> Config:

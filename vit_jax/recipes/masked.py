@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning without labels from hidden patches: the ViT paper's prediction of colours, and MAE."""
+"""Learning without labels from hidden patches: the ViT paper's prediction of colours, MAE, Hiera.
+
+Hiera (arXiv:2306.00989) is fine-tuned from its masked pretraining.
+"""
 
 import dataclasses
 from typing import Any
@@ -157,4 +160,32 @@ def linear(size: str) -> Config:
         init=InitConfig(weights=f"ckpt:runs/mae_{size}"),
     )
     config.checkpoint.keep_best = 0
+    return config
+
+
+# By size: timm's name, and MAE's ViT of that kind, whose settings it takes.
+HIERA = {
+    "t": ("tiny", "b16"),
+    "s": ("small", "b16"),
+    "b": ("base", "b16"),
+    "b_plus": ("base_plus", "b16"),
+    "l": ("large", "l16"),
+    "h": ("huge", "h14"),
+}
+
+
+def finetune_hiera(size: str) -> Config:
+    """Fine-tune Hiera's published encoder as MAE's are: arXiv:2111.06377 table 9.
+
+    Batch 1,024, AdamW, weight decay 0.05, cosine to 1e-6 after 5 epochs of warmup, RandAugment,
+    mixup 0.8, cutmix 1.0, erasing 0.25, smoothing 0.1. It starts from timm's file of the pretrained
+    encoder, hiera_base_224.mae and so on, without its head.
+
+    Raises UserError: no such size.
+    """
+    name, of_vit = HIERA[choose("size", size, HIERA)]
+    # Differs from paper: it has epochs, rates, layer decay and stochastic depth of its own for each
+    # size, which its code does not have; these are MAE's.
+    config = finetuned(models.variant(f"hiera_{size}"), of_vit)
+    config.init = InitConfig(weights=f"timm:hiera_{name}_224.mae.safetensors")
     return config

@@ -2,7 +2,7 @@
 """Every way to learn from images, side by side: one network, one start, the same images and FLOPs.
 
 An arm is an objective with the settings that its recipe has here (`recipes.unlabelled`, `masked`,
-`dino`, `jepa`), of which none was chosen for this comparison. What is the same: the network and, by
+`dino`), of which none was chosen for this comparison. What is the same: the network and, by
 the seed, its first parameters; the images; batch and optimizer; and how the features are probed.
 The duration of an arm follows from the FLOPs that all get
 (`sweeps.price.examples`), which `benchmarks.referee` and `configs/sweeps/referee_imagenet.py` set.
@@ -30,7 +30,6 @@ from vit_jax.objectives import (
 from vit_jax.optim import OptimConfig
 from vit_jax.recipes import choose, unlabelled
 from vit_jax.recipes import dino as dino_papers
-from vit_jax.recipes import jepa as jepa_papers
 from vit_jax.recipes import masked as masked_papers
 
 ARMS = (
@@ -120,8 +119,8 @@ _IMAGENET: dict[str, Callable[[], Config]] = {
     "mae": lambda: masked_papers.pretrain("b16"),
     "dino": lambda: dino_papers.imagenet("dino"),
     "dinov2": lambda: dino_papers.imagenet("dinov2"),
-    "lejepa": lambda: jepa_papers.lejepa("l14"),
-    "ijepa": lambda: jepa_papers.ijepa("h14"),
+    "lejepa": lambda: dino_papers.lejepa("l14"),
+    "ijepa": lambda: dino_papers.ijepa("h14"),
 }
 
 

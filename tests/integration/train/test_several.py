@@ -24,7 +24,7 @@ from vit_jax.inference import labels as meanings
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.trained import load
 from vit_jax.optim import OptimConfig
-from vit_jax.recipes import labels
+from vit_jax.recipes import folder as recipes
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
@@ -73,7 +73,7 @@ def config(folder: Path, kind: str) -> Config:
     )
     options = "?target=side,light" if kind == "numbers" else ""
     base.data.name = f"csv:{folder}/{kind}.csv{options}"
-    return labels.found_out(base, base.data.name)
+    return recipes.found_out(base, base.data.name)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Int32, UInt8
 
 from vit_jax.data.images.ops import Geometry
-from vit_jax.data.targets import IGNORED, Target
+from vit_jax.data.targets import IGNORED, PixelTarget
 
 
 def nearest(place: Int[np.ndarray, " n"], count: int, wanted: int) -> Int[np.ndarray, " n"]:
@@ -106,7 +106,7 @@ def areas(boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, " n"]:
     return sides[:, 0] * sides[:, 1]
 
 
-def moved(target: Target, move: Geometry, min_visible: float = 0.0) -> Target:
+def moved(target: PixelTarget, move: Geometry, min_visible: float = 0.0) -> PixelTarget:
     """Return what is known of the image that `move` makes of a target's image.
 
     A segment is dropped where no pixel of it is left (of a box, no pixel's centre), or less than
@@ -114,9 +114,9 @@ def moved(target: Target, move: Geometry, min_visible: float = 0.0) -> Target:
     """
     if target.label_map is not None:
         found = moved_pixels(target.label_map, move, IGNORED)
-        return Target(size=move.size, label_map=found)
+        return PixelTarget(size=move.size, label_map=found)
     if target.depth is not None:
-        return Target(size=move.size, depth=moved_pixels(target.depth, move, 0))
+        return PixelTarget(size=move.size, depth=moved_pixels(target.depth, move, 0))
     boxes = masks = None
     shares = np.ones(len(_classes(target)))
     if target.boxes is not None:
@@ -129,7 +129,7 @@ def moved(target: Target, move: Geometry, min_visible: float = 0.0) -> Target:
         least = _area_factor(target.size, move) * target.masks.sum((1, 2))
         shares = masks.sum((1, 2)) / np.maximum(least, 1e-9)
     keep = (shares > 0) & (shares >= min_visible)
-    return Target(
+    return PixelTarget(
         size=move.size,
         boxes=None if boxes is None else boxes[keep],
         masks=None if masks is None else masks[keep],
@@ -138,7 +138,7 @@ def moved(target: Target, move: Geometry, min_visible: float = 0.0) -> Target:
     )
 
 
-def _classes(target: Target) -> Int32[np.ndarray, " n"]:
+def _classes(target: PixelTarget) -> Int32[np.ndarray, " n"]:
     return np.zeros(0, np.int32) if target.classes is None else target.classes
 
 
@@ -158,7 +158,7 @@ def rectangles(boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]) -> Bool[n
     return rows[:, :, None] & columns[:, None, :]
 
 
-def uncrowded(target: Target) -> Target:
+def uncrowded(target: PixelTarget) -> PixelTarget:
     """Leave out the segments that stand for many of their class: no query can be one of them."""
     if target.crowd is None or not target.crowd.any():
         return target
@@ -172,7 +172,7 @@ def uncrowded(target: Target) -> Target:
     )
 
 
-def is_blank(target: Target) -> bool:
+def is_blank(target: PixelTarget) -> bool:
     """Return whether nothing is known of any pixel: no segment, no class, no depth."""
     if target.label_map is not None:
         return not (target.label_map != IGNORED).any()
@@ -181,7 +181,7 @@ def is_blank(target: Target) -> bool:
     return not len(_classes(target))
 
 
-def masks_of(target: Target) -> tuple[Bool[np.ndarray, "n h w"], Int32[np.ndarray, " n"]]:
+def masks_of(target: PixelTarget) -> tuple[Bool[np.ndarray, "n h w"], Int32[np.ndarray, " n"]]:
     """Return the masks of a target's segments and their classes.
 
     Boxes without masks are filled. Of a map of classes, each class that is there is a segment.
@@ -197,7 +197,7 @@ def masks_of(target: Target) -> tuple[Bool[np.ndarray, "n h w"], Int32[np.ndarra
 
 
 def packed(
-    target: Target, most: int
+    target: PixelTarget, most: int
 ) -> tuple[UInt8[np.ndarray, "T H bytes"], Int32[np.ndarray, " T"], int]:
     """Return bits and classes of `most` segments, -1 for none, and how many more there are.
 
@@ -217,7 +217,7 @@ def packed(
     return bits, numbers, left_out
 
 
-def painted(target: Target) -> Int16[np.ndarray, "h w"]:
+def painted(target: PixelTarget) -> Int16[np.ndarray, "h w"]:
     """Return the class of each pixel; of segments that overlap, the smaller lies above.
 
     Raises ValueError: boxes, which do not say what of their pixels is of their class.

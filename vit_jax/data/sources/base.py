@@ -345,7 +345,7 @@ def target_kind(source: Source) -> Any:
 
 
 def target_of(source: Source, index: int) -> Any:
-    """Return an example's `Target`, in pixels of the upright image.
+    """Return an example's `PixelTarget`, in pixels of the upright image.
 
     Raises UserError: the source has none; DataError: it cannot be read, or is of another size.
     """

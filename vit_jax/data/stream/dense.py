@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches whose images have targets of pixels: classes, segments, depth.
 
-Crop, flip and warp are drawn once for an image and its `Target`, by the generator of its position
+Crop, flip and warp are drawn once for an image and its `PixelTarget`, by the generator of its position
 in the stream; so the images are those of `Batches` with the same seed, and a batch is a function of
 (seed, step) as ever. A crop that leaves nothing of the targets may be drawn again: the generator
 goes on, and what it gives depends on the position still.
@@ -28,12 +28,12 @@ from vit_jax.data.targets import (
     SEGMENT_CLASS,
     SEGMENTS,
     SEGMENTS_CUT,
-    Target,
+    PixelTarget,
     shapes,
 )
 from vit_jax.errors import DataError, UserError
 
-# The arrays of a batch that are made of a `Target`, and what those have, if not 0, of none.
+# The arrays of a batch that are made of a `PixelTarget`, and what those have, if not 0, of none.
 _NAMES = (LABEL_MAP, SEGMENTS, SEGMENT_CLASS, SEGMENTS_CUT, DEPTH)
 _NOTHING = {LABEL_MAP: IGNORED, SEGMENT_CLASS: -1}
 
@@ -83,7 +83,7 @@ class DenseBatches(Batches):
     def _make(self, batch: Batch, row: int, found: Decoded, varies: Sequence[Any]) -> None:
         (draw,), (vary,), image = self._draws, varies, found.images[0]
         image = image if found.viewed else draw.transform.view(image)
-        target: Target = found.fields["target"]
+        target: PixelTarget = found.fields["target"]
         for _ in range(1 + (0 if target_ops.is_blank(target) else self.redraws)):
             pixels, drawn = vary(image)
             move = self._geometry(target, drawn)
@@ -102,7 +102,7 @@ class DenseBatches(Batches):
             if SEGMENTS_CUT in batch:
                 batch[SEGMENTS_CUT][row] = left_out
 
-    def _geometry(self, target: Target, drawn: ops.Geometry) -> ops.Geometry:
+    def _geometry(self, target: PixelTarget, drawn: ops.Geometry) -> ops.Geometry:
         """Return how the target follows its image, of whose crop `drawn` may not know all."""
         view = self._view
         if view.transform.crop not in PLAIN_CROPS:
@@ -121,7 +121,7 @@ class DenseBatches(Batches):
             self._cache.pop(example, None)
         return decoded
 
-    def _target(self, example: int, image: bytes) -> Target:
+    def _target(self, example: int, image: bytes) -> PixelTarget:
         """Read a target, and leave out its crowds.
 
         Raises DataError: it cannot be read, or is of another size than its image.
@@ -145,6 +145,6 @@ class DenseBatches(Batches):
         return target_ops.uncrowded(target)
 
 
-def _num_bytes(target: Target) -> int:
+def _num_bytes(target: PixelTarget) -> int:
     arrays = (getattr(target, field.name) for field in dataclasses.fields(target))
     return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))

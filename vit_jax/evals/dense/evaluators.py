@@ -19,7 +19,7 @@ from jaxtyping import Num, UInt8
 from vit_jax.data import reading, target_of
 from vit_jax.data.images import bands
 from vit_jax.data.images.decode import decode
-from vit_jax.data.targets import Target
+from vit_jax.data.targets import PixelTarget
 from vit_jax.devices import hosts
 from vit_jax.errors import UserError
 from vit_jax.evals.base import EvalContext, Folder, Predictors
@@ -116,7 +116,7 @@ class _Dense:
         return decoding.padded(image, self.context.image_size, self.cfg.transform.resize)
 
     def compare(
-        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+        self, seen: SeenImage, target: PixelTarget, predicted: list[Any], image: np.ndarray | None
     ) -> ImageCounts:
         """Compare what is found in an image with its target; draw it where an image is given."""
         raise NotImplementedError
@@ -172,7 +172,7 @@ class PixelClasses(_Dense):
         return decoding.covering(image, size, cfg.transform.resize, cfg.stride)
 
     def compare(
-        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+        self, seen: SeenImage, target: PixelTarget, predicted: list[Any], image: np.ndarray | None
     ) -> ImageCounts:
         """Count the pixels by true and found class."""
         self._check_count(len(predicted[0]))
@@ -206,7 +206,7 @@ class Segmented(_Dense):
     columns = ("pq", "sq", "rq", "matched", "false", "missed")
 
     def compare(
-        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+        self, seen: SeenImage, target: PixelTarget, predicted: list[Any], image: np.ndarray | None
     ) -> ImageCounts:
         """Match the segments of an image."""
         classes, masks = self._checked(predicted)
@@ -256,7 +256,7 @@ class ObjectScores(_Dense):
         return ("mask_ap", "box_ap", "objects") if self.cfg.masks else ("box_ap", "objects")
 
     def compare(
-        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+        self, seen: SeenImage, target: PixelTarget, predicted: list[Any], image: np.ndarray | None
     ) -> ImageCounts:
         """Give the found objects of an image to the true ones, class by class."""
         found = decoding.instances(
@@ -323,7 +323,7 @@ class _TrueObjects(NamedTuple):
     crowd: np.ndarray
 
 
-def _objects(target: Target) -> _TrueObjects:
+def _objects(target: PixelTarget) -> _TrueObjects:
     classes = np.zeros(0, np.int32) if target.classes is None else target.classes
     boxes = target.boxes
     if boxes is None:

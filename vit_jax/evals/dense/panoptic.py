@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 
-from vit_jax.data.targets import Target
+from vit_jax.data.targets import PixelTarget
 
 
 class SegmentMap(NamedTuple):
@@ -36,7 +36,7 @@ class SegmentCounts(NamedTuple):
     missed: Float64[np.ndarray, " K"]
 
 
-def of_target(target: Target) -> SegmentMap:
+def of_target(target: PixelTarget) -> SegmentMap:
     """Return a target's segments as a division of its image; of two that overlap the later one's.
 
     Raises ValueError: it has boxes alone.

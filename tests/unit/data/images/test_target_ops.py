@@ -7,20 +7,20 @@ import pytest
 from tests.moves import CASES, GOLDEN, ours
 from vit_jax.data.images import ops, target_ops
 from vit_jax.data.images.ops import Box, Geometry
-from vit_jax.data.targets import IGNORED, Target
+from vit_jax.data.targets import IGNORED, PixelTarget
 
 WHOLE = Geometry((8, 12), 0, Box(0, 0, 8, 12), (8, 12))
 
 
-def segments(**changes) -> Target:
+def segments(**changes) -> PixelTarget:
     """Three masks: the left half, one pixel at the right, and the row at the bottom."""
     masks = np.zeros((3, 8, 12), bool)
     masks[0, :, :6] = masks[1, 3, 10] = masks[2, 7] = True
     given = {"size": (8, 12), "masks": masks, "classes": np.array([4, 5, 6], np.int32)}
-    return Target(**given | changes)
+    return PixelTarget(**given | changes)
 
 
-def classes_of(target: Target) -> list[int]:
+def classes_of(target: PixelTarget) -> list[int]:
     assert target.classes is not None
     return target.classes.tolist()
 
@@ -36,8 +36,10 @@ def test_masks_and_boxes_equal_torchvisions() -> None:
 
 def test_what_lies_outside_is_unknown() -> None:
     move = WHOLE._replace(box=Box(4, 6, 8, 12))
-    label_map = target_ops.moved(Target(size=(8, 12), label_map=np.ones((8, 12), np.int16)), move)
-    depth = target_ops.moved(Target(size=(8, 12), depth=np.ones((8, 12), np.float32)), move)
+    label_map = target_ops.moved(
+        PixelTarget(size=(8, 12), label_map=np.ones((8, 12), np.int16)), move
+    )
+    depth = target_ops.moved(PixelTarget(size=(8, 12), depth=np.ones((8, 12), np.float32)), move)
     inside = np.zeros((8, 12), bool)
     inside[:4, :6] = True
     assert label_map.label_map is not None
@@ -49,7 +51,7 @@ def test_what_lies_outside_is_unknown() -> None:
 def test_depth_is_never_averaged() -> None:
     depth = np.where(np.arange(12) < 6, 1.0, 9.0)[None].repeat(8, 0).astype(np.float32)
     move = WHOLE._replace(scaled=(5, 7), box=Box(0, 0, 5, 7), size=(5, 7))
-    found = target_ops.moved(Target(size=(8, 12), depth=depth), move)
+    found = target_ops.moved(PixelTarget(size=(8, 12), depth=depth), move)
     assert found.depth is not None
     assert set(np.unique(found.depth)) == {1, 9}
 
@@ -108,7 +110,7 @@ def test_classes_of_pixels_are_segments_and_back() -> None:
     expected = np.full((8, 12), IGNORED)
     expected[:, :6], expected[3, 10], expected[7] = 4, 5, 6
     np.testing.assert_array_equal(painted, expected)
-    masks, classes = target_ops.masks_of(Target(size=(8, 12), label_map=painted))
+    masks, classes = target_ops.masks_of(PixelTarget(size=(8, 12), label_map=painted))
     assert classes.tolist() == [4, 5, 6]
     np.testing.assert_array_equal(masks, expected == classes[:, None, None])
     with pytest.raises(ValueError, match="boxes and no masks"):

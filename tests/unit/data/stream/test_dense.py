@@ -18,7 +18,7 @@ from vit_jax.data.targets import (
     SEGMENT_CLASS,
     SEGMENTS,
     SEGMENTS_CUT,
-    Target,
+    PixelTarget,
     TargetKind,
 )
 from vit_jax.errors import DataError, UserError
@@ -52,16 +52,16 @@ class Drawn(Labelled):
         image = np.repeat((40 * self._maps[index]).astype(np.uint8)[..., None], 3, -1)
         return {"image": cv2.imencode(".png", image)[1].tobytes(), "label": index % 6}
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> PixelTarget:
         classes = self._maps[index]
         if self.target_kind is TargetKind.PIXELS:
-            return Target(size=classes.shape, label_map=classes)
+            return PixelTarget(size=classes.shape, label_map=classes)
         if self.target_kind is TargetKind.DEPTH:
-            return Target(size=classes.shape, depth=classes.astype(np.float32) + 1)
+            return PixelTarget(size=classes.shape, depth=classes.astype(np.float32) + 1)
         found = np.unique(classes[classes > 0])
         masks = classes == found[:, None, None]
         boxes = [[*m.nonzero()[1][[0]], 0, m.nonzero()[1].max() + 1, len(m)] for m in masks]
-        return Target(
+        return PixelTarget(
             size=classes.shape,
             masks=None if self._boxes else masks,
             boxes=np.array(boxes, np.float32) if self._boxes else None,
@@ -217,7 +217,7 @@ def test_a_padded_last_batch_knows_nothing_of_its_padding() -> None:
 class Odd(Drawn):
     """Has a target of another size for one of its images."""
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> PixelTarget:
         found = super().target(index)
         if index != 7:
             return found

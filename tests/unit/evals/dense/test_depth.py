@@ -14,7 +14,7 @@ from tests.refusals import refused_by
 from vit_jax import models
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.data.sources.base import Labelled
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.devices.sharding import MeshConfig, make_mesh
 from vit_jax.errors import UserError
 from vit_jax.evals import DepthEval
@@ -53,10 +53,10 @@ class Steps(Labelled):
         Image.fromarray(self.image(index)).save(file, "png")
         return {"image": file.getvalue(), "label": 0}
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> PixelTarget:
         found = self.image(index)[..., 0] / np.float32(25) + np.float32(self.shift)
         found[0] = 0  # not known
-        return Target(size=self.sizes[index], depth=found)
+        return PixelTarget(size=self.sizes[index], depth=found)
 
     def example_id(self, index: int) -> str:
         return f"image {index}"

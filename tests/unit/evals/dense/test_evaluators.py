@@ -18,7 +18,7 @@ from tests.refusals import refused_as
 from vit_jax import evals
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.data.sources.base import Labelled
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.devices.sharding import MeshConfig, make_mesh
 from vit_jax.evals import EvalContext, InstanceEval, PanopticEval, SegmentationEval
 
@@ -61,14 +61,14 @@ class Drawn(Labelled):
         Image.fromarray(np.repeat(grey[..., None], 3, axis=2)).save(out, "png")
         return {"image": out.getvalue()}
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> PixelTarget:
         label_map = self._map(index)
         label_map[0, 0] = -1
         if self.target_kind is TargetKind.PIXELS:
-            return Target(size=label_map.shape, label_map=label_map)
+            return PixelTarget(size=label_map.shape, label_map=label_map)
         masks = np.stack([label_map == k for k in range(3)])
         classes = np.arange(3, dtype=np.int32)
-        return Target(size=label_map.shape, masks=masks, classes=classes)
+        return PixelTarget(size=label_map.shape, masks=masks, classes=classes)
 
 
 def _is(batch: Mapping[str, jax.Array]) -> jax.Array:
@@ -133,7 +133,7 @@ def test_devices_change_nothing(kind: type) -> None:
 
 def test_what_is_wrong_counts() -> None:
     class Shifted(Drawn):
-        def target(self, index: int) -> Target:
+        def target(self, index: int) -> PixelTarget:
             found = Drawn.target(self, index)
             if found.label_map is not None:
                 found.label_map[found.label_map == 2] = 1
@@ -178,10 +178,10 @@ def test_refusals() -> None:
         SegmentationEval().check("evals.val")
 
     class Empty(Drawn):
-        def target(self, index: int) -> Target:
+        def target(self, index: int) -> PixelTarget:
             size = self._map(index).shape
             masks, classes = np.zeros((0, *size), bool), np.zeros(0, np.int32)
-            return Target(
+            return PixelTarget(
                 size=size, label_map=np.full(size, -1, np.int16), masks=masks, classes=classes
             )
 

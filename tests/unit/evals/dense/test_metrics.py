@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vit_jax.data.targets import Target
+from vit_jax.data.targets import PixelTarget
 from vit_jax.evals.dense import average_precision, miou, panoptic
 from vit_jax.evals.dense.panoptic import SegmentMap
 
@@ -80,7 +80,7 @@ def test_void_and_crowds_of_panoptic_segments() -> None:
     assert counted(ids, [0])[0] == [1, 0]
     masks = np.zeros((2, 1, 24), bool)
     masks[0, 0, 8:16], masks[1, 0, 16:] = True, True
-    target = Target(size=(1, 24), masks=masks, classes=np.array([1, 0], np.int32))
+    target = PixelTarget(size=(1, 24), masks=masks, classes=np.array([1, 0], np.int32))
     np.testing.assert_array_equal(panoptic.of_target(target).ids, truth.ids)
 
 

@@ -26,7 +26,7 @@ from vit_jax.data.sources.dense.shape import Shape, fitted, shape_at, shape_of
 from vit_jax.data.sources.listing import RemoteFolder
 from vit_jax.data.sources.look import copies_told, same_content
 from vit_jax.data.sources.partition import WHOLE, SplitDraw, check_no_seed, options, partition
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.storage import remote
 
@@ -72,7 +72,7 @@ class Annotations(Protocol):
         """
         ...
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """Return an image's target, of the shown or the stored image.
 
         Raises ValueError, OSError, RemoteError: it cannot be read.
@@ -147,7 +147,7 @@ class AnnotatedSource(Labelled):
         path = self.path(index)
         return {"image": remote.read(path) if self.is_remote else read_file(path), "label": -1}
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> PixelTarget:
         """Return an example's target, in pixels of the upright image.
 
         Raises DataError: it cannot be read, or is of an image of another size; RemoteError.

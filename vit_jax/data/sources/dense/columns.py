@@ -28,7 +28,7 @@ from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape, fitted, shape_of
 from vit_jax.data.sources.parquet_files import NO_LABEL, ParquetSource, opened_file
 from vit_jax.data.sources.partition import options
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import DataError, UserError, shown, unknown
 from vit_jax.storage import remote
 
@@ -68,7 +68,7 @@ class ColumnSource(Labelled):
         """Return an example's encoded image; its label is -1. Raises as `ParquetSource.read`."""
         return {"image": self._source.read(int(self._chosen[index]))["image"], "label": -1}
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> PixelTarget:
         """Return an example's target, in pixels of the upright image.
 
         Raises DataError: it cannot be read, or is of another size; RemoteError.
@@ -115,19 +115,19 @@ class ImageColumn:
         del rows, shapes, kind
         return Checked({})
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         del kind, shape
         data = bytes_of(self._source.value(self._column, row))
         if self._ids is not None:
             classes = self._ids.classes_of(read_mask(data, self._column))
             height, width = classes.shape
-            return Target(size=(height, width), label_map=classes)
+            return PixelTarget(size=(height, width), label_map=classes)
         stored = depth.read_depth(data, self._column)
         height, width = stored.shape
         whole = stored.dtype.kind != "f"
         factor = self._scale or (depth.MILLIMETRES if whole else 1.0)
-        return Target(size=(height, width), depth=depth.known(stored, factor))
+        return PixelTarget(size=(height, width), depth=depth.known(stored, factor))
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`: the files' names and sizes tell the rest."""

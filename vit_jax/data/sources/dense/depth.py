@@ -23,7 +23,7 @@ from vit_jax.data.sources.dense.ids import array_of
 from vit_jax.data.sources.dense.pairs import PathTable
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.partition import SplitDraw, draw_of
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 
 FOLDERS = ("depth", "depths")  # names that the folder of the maps may have
@@ -84,7 +84,7 @@ class DepthFiles:
             notes.append(Said(f"depth is from {low:.4g} to {high:.4g}"))
         return Checked(bad, notes)
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         del kind, shape
         name = self._files.name(row)
@@ -95,7 +95,7 @@ class DepthFiles:
             raise ValueError(f"{shown(name)}: {why}") from error
         height, width = found.shape
         factor = self._factor(found.dtype.kind != "f")
-        return Target(size=(height, width), depth=known(found, factor))
+        return PixelTarget(size=(height, width), depth=known(found, factor))
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`."""

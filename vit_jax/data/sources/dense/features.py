@@ -19,7 +19,7 @@ from vit_jax.data.sources.dense.columns import KINDS, USUAL
 from vit_jax.data.sources.dense.ids import Ids, ids_of, read_mask
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape, fitted, shape_of
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, unknown
 
 
@@ -43,7 +43,7 @@ class RecordTargets:
     scale: float | None = None
     parts: tuple[str, str, str] = ("", "", "")
 
-    def of(self, value: Any, image: bytes, name: str) -> Target:
+    def of(self, value: Any, image: bytes, name: str) -> PixelTarget:
         """Return the target in a record's feature, in pixels of the upright image.
 
         Raises ValueError: it cannot be read, or is of an image of another size.
@@ -51,7 +51,7 @@ class RecordTargets:
         shape = shape_of(image)
         return fitted(self._read(value, shape, name), shape, name)
 
-    def _read(self, value: Any, shape: Shape, name: str) -> Target:
+    def _read(self, value: Any, shape: Shape, name: str) -> PixelTarget:
         if self.kind is TargetKind.SEGMENTS:
             box, label, crowd = self.parts
             corners = np.asarray(value[box], np.float64).reshape(-1, 4)
@@ -69,11 +69,11 @@ class RecordTargets:
             mask = read_mask(bytes(value), name) if stored is None else stored
             classes_of = self.ids.classes_of(mask.astype(np.uint16))
             height, width = classes_of.shape
-            return Target(size=(height, width), label_map=classes_of)
+            return PixelTarget(size=(height, width), label_map=classes_of)
         found = depth.read_depth(bytes(value), name) if stored is None else stored
         usual = depth.MILLIMETRES if found.dtype.kind != "f" else 1.0
         height, width = found.shape
-        return Target(size=(height, width), depth=depth.known(found, self.scale or usual))
+        return PixelTarget(size=(height, width), depth=depth.known(found, self.scale or usual))
 
 
 def find(info: Any, chosen: Mapping[str, str], target: str, where: str) -> RecordTargets | None:

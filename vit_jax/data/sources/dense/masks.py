@@ -26,7 +26,7 @@ from vit_jax.data.sources.dense.pairs import CLASSES, PathTable
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import IGNORED as NOT_COUNTED
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 
 IGNORED = 255  # how the masks of a probe mark what neither teaches nor counts
@@ -93,7 +93,7 @@ class MaskFiles:
                 bad[row] = OTHER_SIZE
         return Checked(bad)
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         del kind, shape
         name = self._files.name(row)
@@ -103,7 +103,7 @@ class MaskFiles:
             why = getattr(error, "strerror", None) or str(error)
             raise ValueError(f"{shown(name)}: {why}") from error
         height, width = classes.shape
-        return Target(size=(height, width), label_map=classes)
+        return PixelTarget(size=(height, width), label_map=classes)
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`."""

@@ -22,7 +22,7 @@ from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.raster import box_of
 from vit_jax.data.sources.dense.segments import EMPTY, label_map_of
 from vit_jax.data.sources.dense.shape import Shape
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import foreign, remote
 
@@ -84,7 +84,7 @@ class PanopticFiles:
                 told += [(EMPTY, shown(self.names[row]))] * lacking
         return Checked(bad, counted(told, "segment"))
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         del shape
         place, segments = self._row(row)
@@ -98,7 +98,7 @@ class PanopticFiles:
         masks = [found == number for number, _, _ in segments]
         kept = [i for i, mask in enumerate(masks) if mask.any()]
         stack = np.array([masks[i] for i in kept], bool).reshape(-1, height, width)
-        target = Target(
+        target = PixelTarget(
             size=(height, width),
             boxes=np.array([box_of(mask) for mask in stack], np.float32).reshape(-1, 4),
             masks=stack,
@@ -107,7 +107,7 @@ class PanopticFiles:
         )
         if kind is TargetKind.PIXELS:
             label_map = label_map_of(target, target.size)
-            return Target(size=target.size, label_map=label_map)
+            return PixelTarget(size=target.size, label_map=label_map)
         return target
 
     def digest(self, row: int) -> bytes:

@@ -18,7 +18,7 @@ from vit_jax.data.account import Said
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.raster import box_of, corners_of, mask_of
 from vit_jax.data.sources.dense.shape import Shape
-from vit_jax.data.targets import IGNORED, Target, TargetKind
+from vit_jax.data.targets import IGNORED, PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 
 EMPTY = "empty, and left out"
@@ -121,7 +121,7 @@ class SegmentRecords:
             notes.append(Said(f"pixels of no segment are of the class {BACKGROUND!r}"))
         return Checked(bad, notes)
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         record = self.record(row)
         size = _size(record, shape)
@@ -144,8 +144,8 @@ class SegmentRecords:
             found = np.full(size, self._background, np.int16)
             for at in np.argsort(-masks.sum((1, 2)), kind="stable"):  # small ones lie in front
                 found[masks[at]] = classes[at]
-            return Target(size=size, label_map=found)
-        return Target(
+            return PixelTarget(size=size, label_map=found)
+        return PixelTarget(
             size=size,
             boxes=boxes.astype(np.float32),
             masks=masks,
@@ -223,7 +223,7 @@ def _mask(record: Record, i: int, size: tuple[int, int]) -> np.ndarray:
     return mask_of(given, size)
 
 
-def label_map_of(segments: Target, size: tuple[int, int]) -> np.ndarray:
+def label_map_of(segments: PixelTarget, size: tuple[int, int]) -> np.ndarray:
     """Return the class of each pixel of segments that do not overlap, `IGNORED` elsewhere."""
     found = np.full(size, IGNORED, np.int16)
     assert segments.masks is not None

@@ -14,7 +14,7 @@ import numpy as np
 
 from vit_jax.data.images import header
 from vit_jax.data.images.decode import decode, turned
-from vit_jax.data.targets import Target
+from vit_jax.data.targets import PixelTarget
 from vit_jax.errors import shown
 from vit_jax.storage import remote
 
@@ -58,7 +58,7 @@ def shape_at(place: str) -> Shape:
     return shape_of(remote.read(place) if remote.is_remote(place) else header.read_file(place))
 
 
-def fitted(target: Target, shape: Shape, name: str) -> Target:
+def fitted(target: PixelTarget, shape: Shape, name: str) -> PixelTarget:
     """Return a target of the shown or the stored image as one of the shown image.
 
     `name` is the image in messages. Raises ValueError: it is of neither.

@@ -39,7 +39,7 @@ from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.listing import Listing, list_all
 from vit_jax.data.sources.partition import SplitDraw, draw_of
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 from vit_jax.process import waiting
 from vit_jax.storage import remote
@@ -87,7 +87,7 @@ class VocObjects:
         """See `Annotations`; both PNGs were found to be of one size if each is its image's."""
         return self._masks.check(rows, shapes, kind)
 
-    def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:
+    def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         del kind
         classes = self._masks.target(row, TargetKind.PIXELS, shape).label_map
@@ -103,7 +103,7 @@ class VocObjects:
         kinds = [int(np.bincount(each, minlength=1).argmax()) for each in known]
         kept = [i for i, k in enumerate(kinds) if k > 0]
         height, width = found.shape
-        return Target(
+        return PixelTarget(
             size=(height, width),
             boxes=np.array([box_of(masks[i]) for i in kept], np.float32).reshape(-1, 4),
             masks=masks[kept],

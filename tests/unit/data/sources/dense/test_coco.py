@@ -14,7 +14,7 @@ from PIL import Image
 from tests.counted import account
 from vit_jax import data
 from vit_jax.data.sources.dense import raster
-from vit_jax.data.targets import Target, TargetKind
+from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError
 
 SIZE = (40, 50)
@@ -44,7 +44,7 @@ def write(folder: Path, count: int = 4, name: str = "all.json", **changes: Any) 
     return tree
 
 
-def target_of(source: data.Source, name: str) -> Target:
+def target_of(source: data.Source, name: str) -> PixelTarget:
     ids = [Path(source.example_id(i)).name for i in range(len(source))]
     return data.target_of(source, ids.index(name))
 

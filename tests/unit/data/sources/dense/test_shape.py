@@ -7,7 +7,7 @@ import pytest
 from vit_jax.data.images.decode import turned
 from vit_jax.data.sources.dense.raster import box_of
 from vit_jax.data.sources.dense.shape import Shape, fitted
-from vit_jax.data.targets import Target
+from vit_jax.data.targets import PixelTarget
 
 
 def test_all_of_a_target_turns_with_its_image() -> None:
@@ -16,7 +16,7 @@ def test_all_of_a_target_turns_with_its_image() -> None:
     mask[3, 4] = True
     numbers = np.arange(77, dtype=np.float32).reshape(7, 11)
     boxes = np.array([box_of(mask)], np.float32)
-    given = Target(size=(7, 11), masks=mask[None], boxes=boxes, depth=numbers)
+    given = PixelTarget(size=(7, 11), masks=mask[None], boxes=boxes, depth=numbers)
     for turn in (5, 6, 7, 8):
         shape = Shape(11, 7, turn)
         assert shape.stored == (7, 11)
