@@ -96,7 +96,7 @@ def _classes(every: str, *, stride: int = 0) -> EvalConfig:
     return SegmentationEval(split="val", every=every, transform=_plain(), stride=stride)
 
 
-class Eomt(NamedTuple):
+class EomtRun(NamedTuple):
     """One of the authors' configs (tue-mps/eomt configs/).
 
     Attributes:
@@ -126,8 +126,8 @@ class Eomt(NamedTuple):
 _COCO_V3 = ((0, 3000), (29564, 44346), (44346, 59128), (59128, 73910))
 _TWICE = ((29564, 59128), (73910, 103474), (118256, 147820))
 EOMT = {
-    "ade20k_l": Eomt("v2 l", 512, 31, ADE20K, queries=100),
-    "ade20k_l_dinov3": Eomt(
+    "ade20k_l": EomtRun("v2 l", 512, 31, ADE20K, queries=100),
+    "ade20k_l_dinov3": EomtRun(
         "v3 l",
         512,
         16,
@@ -136,12 +136,12 @@ EOMT = {
         anneal=((0, 3000), (6520, 9780), (9780, 13040), (13040, 16300)),
         decay=1.0,
     ),
-    "panoptic_s": Eomt("v2 s", 640, 24, PANOPTIC, blocks=3, anneal=_TWICE),
-    "panoptic_b": Eomt("v2 b", 640, 24, PANOPTIC, blocks=3, anneal=_TWICE),
-    "panoptic_l": Eomt("v2 l", 640, 12, PANOPTIC),
-    "panoptic_l_dinov3": Eomt("v3 l", 640, 12, PANOPTIC, anneal=_COCO_V3, full_rate=True),
-    "instance_l": Eomt("v2 l", 640, 12, INSTANCES),
-    "instance_l_dinov3": Eomt("v3 l", 640, 12, INSTANCES, anneal=_COCO_V3, full_rate=True),
+    "panoptic_s": EomtRun("v2 s", 640, 24, PANOPTIC, blocks=3, anneal=_TWICE),
+    "panoptic_b": EomtRun("v2 b", 640, 24, PANOPTIC, blocks=3, anneal=_TWICE),
+    "panoptic_l": EomtRun("v2 l", 640, 12, PANOPTIC),
+    "panoptic_l_dinov3": EomtRun("v3 l", 640, 12, PANOPTIC, anneal=_COCO_V3, full_rate=True),
+    "instance_l": EomtRun("v2 l", 640, 12, INSTANCES),
+    "instance_l_dinov3": EomtRun("v3 l", 640, 12, INSTANCES, anneal=_COCO_V3, full_rate=True),
 }
 
 
@@ -204,7 +204,7 @@ def eomt(run: str) -> Config:
     return config
 
 
-def _optim(found: Eomt, model: ViTConfig, *, dinov3: bool) -> OptimConfig:
+def _optim(found: EomtRun, model: ViTConfig, *, dinov3: bool) -> OptimConfig:
     """Compose the optimizer; there block i of n has decay^(n - 1 - i), what is before as block 0.
 
     Here a block has one power more and what is before two, which factors undo.
