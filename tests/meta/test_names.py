@@ -75,6 +75,8 @@ REVIEWED = {
     # A constant name in a directory that the person names.
     "a constant": """
         cost/scale.py:rows: read_text
+        evals/dense/evaluators.py:_Dense.report: mkdir mkdir
+        inference/pixels.py:write.store: mkdir
         checkpoints/checkpointer.py:Checkpointer._open: mkdir
         checkpoints/copies.py:_alone: open
         checkpoints/storage.py:prepare: open

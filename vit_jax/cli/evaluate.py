@@ -116,7 +116,7 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
 
 def _of_pixels(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     """Measure a model of pixels, print and write."""
-    from vit_jax.inference import pixel_scores  # late: most models tell one class an image
+    from vit_jax.inference import dense, pixel_scores  # late: most models tell one class an image
 
     for name in ("sizes", "corruptions"):
         if getattr(given, name):
@@ -126,7 +126,7 @@ def _of_pixels(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     settings = {x: getattr(given, x) for x in ("dataset", "split", "data_dir", "batch_size")}
     target = pixel_scores.open_target(found, **settings)
     writer = _Writer(given.out if jax.process_index() == 0 else None)
-    trained = read_weights(found)
+    trained = dense.read_weights(found)
     mesh = sharding.make_mesh(mesh_config)
     measured = pixel_scores.measure(trained, target, mesh, given.out)
     _print(title(trained))

@@ -19,7 +19,7 @@ from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import PassProgress
-from vit_jax.inference import labels, pixels
+from vit_jax.inference import dense, labels, pixels
 from vit_jax.inference.images import expand
 from vit_jax.inference.pixels import PixelTask
 from vit_jax.inference.prediction import Answer, stream
@@ -44,10 +44,6 @@ _SUFFIXES = {
 }
 
 
-# Above which they are kept: of segments the authors' threshold.
-_SCORES = {PixelTask.OBJECTS: 0.5, PixelTask.SEGMENTS: 0.8}
-
-
 @dataclasses.dataclass(kw_only=True)
 class Predict(ModelOptions):
     """Prints the likeliest classes of each image, the labels that it has, or numbers.
@@ -55,7 +51,7 @@ class Predict(ModelOptions):
     A run on images of several labels gives those that reach the threshold that it chose on its val;
     a run on numbers gives these, in their units.
 
-    Of a model of pixels (docs/segmentation.md) it writes masks, objects or depths into the folder
+    Of a model of pixels it writes masks, objects or depths into the folder
     --out, with a picture of each image in overlays/, and prints the most of each.
 
     An IMAGE is a file, a folder (all images in it, at any depth), a pattern such as
@@ -144,17 +140,16 @@ def _of_pixels(given: Predict, found: Trained) -> int:
     task = pixels.task_of(found, given.pixels)
     if given.stuff and task is not PixelTask.SEGMENTS:
         raise UserError("--stuff is of segments; add --pixels=segments")
-    if given.score is not None and task not in _SCORES:
+    if given.score is not None and task not in pixels.SCORES:
         raise UserError(f"--score is of objects and segments, and {task} have none; leave it out")
-    images = expand(given.images, sys.stdin)
+    images = expand(given.images, sys.stdin, found.reading.bands)
     out = pixels.check_folder(given.out, force=given.force)
     model_options.say_slow_dtype(found)
-    score = _SCORES.get(task, 0.0) if given.score is None else given.score
     settings = pixels.PixelSettings(
-        task=task, stuff=given.stuff, score=score, batch_size=given.batch_size
+        task=task, stuff=given.stuff, score=given.score, batch_size=given.batch_size
     )
     width, broken = min(max(len(shown(name)) for name in images), 60), 0
-    for answer in pixels.write(read_weights(found), images, out, settings):
+    for answer in pixels.write(dense.read_weights(found), images, out, settings):
         if answer.error:
             print(f"skipped {answer.error}", file=sys.stderr)
             broken += 1
@@ -163,11 +158,7 @@ def _of_pixels(given: Predict, found: Trained) -> int:
             rest: dict[str, Any] = {"error": answer.error} if answer.error else {"found": pairs}
             print(json.dumps(trees.finite({"file": answer.file, **rest})))
         elif not answer.error:
-            unit = ".3f" if task is PixelTask.DEPTH else ".0%"
-            most = [f"{terminal(name)} {x:{unit}}" for name, x in answer.found[: given.top]]
-            more = len(answer.found) - len(most)
-            text = ", ".join([*most, *([f"{more:,} more"] if more else [])]) or "nothing"
-            print(f"{shown(answer.file):{width}}  {text}")
+            print(f"{shown(answer.file):{width}}  {answer.told(task, given.top)}")
     print(f"{task} of {len(images) - broken:,} images in {shown(str(out))}", file=sys.stderr)
     return 1 if broken else 0
 

@@ -13,6 +13,7 @@ from vit_jax.cli.parsing.model_options import InputOptions, ModelOptions, Weight
 from vit_jax.cli.parsing.options import ConfigOptions, flag
 from vit_jax.errors import UserError
 from vit_jax.inference.images import expand
+from vit_jax.inference.pixels import PixelTask
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.inference.views import read_view
 from vit_jax.process import startup
@@ -72,6 +73,22 @@ class Reconstruct(ModelOptions):
 
     usage = "vit_jax visualize --reconstruct --from=WEIGHTS IMAGE ... [flags]"
     images: tuple[str, ...] = model_options.images()
+    out: Path = flag(_OUT, "where to", "DIR")
+
+
+@dataclasses.dataclass(kw_only=True)
+class VisualizePixels(ModelOptions):
+    """Draws what a model says of pixels over each image: pixels.png.
+
+    Classes, objects, segments or depths; `predict` writes them as files. An IMAGE is a file, a
+    folder, a pattern, or - for a list on stdin.
+
+      vit_jax visualize --pixels --from=runs/eomt photos
+    """
+
+    usage = "vit_jax visualize --pixels --from=WEIGHTS IMAGE ... [flags]"
+    images: tuple[str, ...] = model_options.images()
+    task: PixelTask | None = flag(None, "what it is asked; by default what it was trained for")
     out: Path = flag(_OUT, "where to", "DIR")
 
 
@@ -138,6 +155,18 @@ def reconstruct(given: Reconstruct, found: Trained) -> int:
     return 1 if broken else 0
 
 
+def of_pixels(given: VisualizePixels, found: Trained) -> int:
+    """Draw the sheet of images; returns 1 where one was broken, else 0."""
+    from vit_jax.visual import pixel_sheets  # late: most models tell one class an image
+
+    images = expand(given.images, sys.stdin, found.reading.bands)
+    written, broken = pixel_sheets.write_sheet(found, images, given.out, given.task)
+    for error in broken:
+        print(f"skipped {error}", file=sys.stderr)
+    _print(written)
+    return 1 if broken else 0
+
+
 def _views(images: Sequence[str], found: Trained, broken: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield the name and the pixels of each image; a broken one is told and added to `broken`."""
     for file in expand(images, sys.stdin, found.reading.bands):
@@ -199,6 +228,7 @@ _MODES = {
     "--attention": (VisualizeAttention, attention, model_options.read),
     _SIMILARITY: (Similarity, similarity, model_options.read),
     "--reconstruct": (Reconstruct, reconstruct, model_options.read),
+    "--pixels": (VisualizePixels, of_pixels, model_options.read),
     "--weights": (Weights, weights, model_options.read),
 }
 

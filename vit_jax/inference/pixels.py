@@ -28,13 +28,14 @@ from vit_jax.errors import UserError, shown, unknown
 from vit_jax.evals.config import SegmentationEval
 from vit_jax.evals.dense import decode
 from vit_jax.evals.dense.evaluators import objects_drawn
-from vit_jax.evals.dense.walk import Seen, walk
+from vit_jax.evals.dense.walk import SeenImage, walk
 from vit_jax.figures import contact_sheet
 from vit_jax.figures import masks as pictures
 from vit_jax.inference import dense, depth
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.images import read_image
 from vit_jax.inference.trained import Trained
+from vit_jax.process.escapes import terminal
 from vit_jax.storage import files
 
 _MOST = 65535
@@ -50,8 +51,12 @@ class PixelTask(enum.StrEnum):
     DEPTH = "depth"
 
 
+# Above which they are kept: of segments the authors' threshold.
+SCORES = {PixelTask.OBJECTS: 0.5, PixelTask.SEGMENTS: decode.SCORE}
+
+
 class PixelAnswer(NamedTuple):
-    """What was written of an image, and the most of it in numbers; or what is wrong with it.
+    """What is found in an image, in numbers; or what is wrong with it.
 
     Attributes:
         file: the image.
@@ -64,6 +69,13 @@ class PixelAnswer(NamedTuple):
     found: list[tuple[str, float]]
     error: str = ""
 
+    def told(self, task: PixelTask, most: int) -> str:
+        """Say up to `most` of what is found, in a line."""
+        unit = ".3f" if task is PixelTask.DEPTH else ".0%"
+        said = [f"{terminal(name)} {x:{unit}}" for name, x in self.found[:most]]
+        more = len(self.found) - len(said)
+        return ", ".join([*said, *([f"{more:,} more"] if more else [])]) or "nothing"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PixelSettings:
@@ -72,14 +84,14 @@ class PixelSettings:
     Attributes:
         task: None is what the model was trained for.
         stuff: names of the classes of stuff, for segments; the others are things.
-        score: above which objects and segments are kept.
+        score: above which objects and segments are kept; None is `SCORES`'s.
         batch_size: windows at once.
         num_threads: that decode images and write files.
     """
 
     task: PixelTask | None = None
     stuff: tuple[str, ...] = ()
-    score: float = 0.0
+    score: float | None = None
     batch_size: int = 8
     num_threads: int = 4
 
@@ -100,7 +112,6 @@ def task_of(trained: Trained, asked: PixelTask | None = None) -> PixelTask:
     return asked or can[0]
 
 
-@hardware.explained("lower the batch size, --batch_size=N")
 def write(
     trained: Trained, images: Sequence[str], out: Path, settings: PixelSettings
 ) -> list[PixelAnswer]:
@@ -108,8 +119,45 @@ def write(
 
     Raises UserError: the model does not say what is asked, or a file cannot be written.
     """
+
+    def store(name: str, content: bytes) -> None:
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, content)
+
+    def keep(name: str, drawn: UInt8[np.ndarray, "H W 3"]) -> None:
+        store(f"overlays/{name}.jpg", _jpeg(drawn))
+
+    with files.refused(f"--out={out}"):
+        return _predicted(trained, images, settings, store, keep)
+
+
+def overlays(
+    trained: Trained, images: Sequence[str], settings: PixelSettings
+) -> list[tuple[PixelAnswer, UInt8[np.ndarray, "H W 3"] | None]]:
+    """Return what is predicted of image files, each drawn over the image, None of a broken one.
+
+    Raises UserError: the model does not say what is asked.
+    """
+    drawn: dict[str, UInt8[np.ndarray, "H W 3"]] = {}
+    answers = _predicted(trained, images, settings, lambda name, content: None, drawn.__setitem__)
+    return list(zip(answers, map(drawn.get, _unique(images)), strict=True))
+
+
+Store = Callable[[str, bytes], None]  # takes a file's name in the folder and its content
+
+
+@hardware.explained("lower the batch size, --batch_size=N")
+def _predicted(
+    trained: Trained,
+    images: Sequence[str],
+    settings: PixelSettings,
+    store: Store,
+    keep: Callable[[str, UInt8[np.ndarray, "H W 3"]], None],
+) -> list[PixelAnswer]:
+    """Predict images; their files go to `store`, what is drawn over them, by name, to `keep`."""
     task = task_of(trained, settings.task)
-    writer = _WRITERS[task](trained, out, settings)
+    writer = _WRITERS[task](trained, store, settings)
     names = _unique(images)
     errors: dict[int, str] = {}
 
@@ -120,47 +168,49 @@ def write(
             errors[index] = str(error)
             return np.zeros((1, 1, trained.channels), np.uint8)
 
-    def finish(seen: Seen, predicted: list[Any]) -> PixelAnswer:
+    def finish(seen: SeenImage, predicted: list[Any]) -> PixelAnswer:
         file = images[seen.index]
         if seen.index in errors:
             return PixelAnswer(file, [], errors[seen.index])
         rules = trained.reading
         image = bands.picture(seen.image, rules.bands_shown) if rules.bands else seen.image
         found, drawn = writer.take(seen, predicted, names[seen.index], image)
-        writer.put(f"overlays/{names[seen.index]}.jpg", _jpeg(drawn))
+        keep(names[seen.index], drawn)
         return PixelAnswer(file, found)
 
-    with files.refused(f"--out={out}"):
-        if task is PixelTask.DEPTH:  # whose images have sizes of their own
-            answers = [finish(_alone(i, read(i)), []) for i in range(len(images))]
-        else:
-            devices = jax.local_devices()[: max(min(settings.batch_size, len(images)), 1)]
-            mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
-            dtype = np.dtype(trained.reading.dtype.value if trained.reading.bands else np.uint8)
-            answers = walk(
-                range(len(images)),
-                read,
-                writer.cut,
-                dense.predictors(trained)[writer.predictor],
-                placed(trained, mesh),
-                finish,
-                window=jax.ShapeDtypeStruct((*trained.image_size, trained.channels), dtype),
-                mesh=mesh,
-                batch_size=settings.batch_size,
-                num_threads=settings.num_threads,
-            )
-        writer.close(images, names, errors)
+    if task is PixelTask.DEPTH:  # whose images have sizes of their own
+        answers = [finish(_alone(i, read(i)), []) for i in range(len(images))]
+    else:
+        devices = jax.local_devices()[: max(min(settings.batch_size, len(images)), 1)]
+        mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
+        dtype = np.dtype(trained.reading.dtype.value if trained.reading.bands else np.uint8)
+        answers = walk(
+            range(len(images)),
+            read,
+            writer.cut,
+            dense.predictors(trained)[writer.predictor],
+            placed(trained, mesh),
+            finish,
+            window=jax.ShapeDtypeStruct((*trained.image_size, trained.channels), dtype),
+            mesh=mesh,
+            batch_size=settings.batch_size,
+            num_threads=settings.num_threads,
+        )
+    writer.close(images, names, errors)
     return answers
 
 
 class _Written:
     """A kind of prediction on its way into a folder; its methods run in several threads."""
 
+    task: PixelTask
     predictor = "segments"
 
-    def __init__(self, trained: Trained, out: Path, settings: PixelSettings) -> None:
-        self.trained, self.out, self.settings = trained, out, settings
+    def __init__(self, trained: Trained, put: Store, settings: PixelSettings) -> None:
+        self.trained, self.put, self.settings = trained, put, settings
         self.names = trained.class_names
+        score = SCORES.get(self.task, 0.0)
+        self.score = score if settings.score is None else settings.score
         self.records: dict[str, Any] = {}  # by the image's name in the folder
 
     def cut(self, image: Num[np.ndarray, "H W C"]) -> decode.Windows:
@@ -168,19 +218,13 @@ class _Written:
         return decode.padded(image, self.trained.image_size, self.trained.transform.resize)
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         """Write what is found in an image; returns that in numbers and drawn over the image."""
         raise NotImplementedError
 
     def close(self, images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]) -> None:
         """Write what is one file for all images."""
-
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file into the folder."""
-        path = self.out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, content)
 
     def _listed(
         self, images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]
@@ -197,6 +241,7 @@ class _Written:
 
 
 class _Classes(_Written):
+    task = PixelTask.CLASSES
     predictor = "segmentation"
 
     def cut(self, image: Num[np.ndarray, "H W C"]) -> decode.Windows:
@@ -208,7 +253,7 @@ class _Classes(_Written):
         return decode.covering(image, size, self.trained.transform.resize, stride)
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         found = decode.class_map(predicted, seen.windows, image.shape[:2])
         self.put(f"masks/{name}.png", _palette_png(found, len(self.names)))
@@ -221,14 +266,16 @@ class _Classes(_Written):
         self.put("classes.txt", "".join(f"{name}\n" for name in self.names).encode())
 
 
-class _Objects(_Written):
+class _WrittenObjects(_Written):
+    task = PixelTask.OBJECTS
+
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
         classes, masks = predicted[0]
         found = decode.instances(classes, masks, seen.windows, size)
-        kept = decode.Instances(*(x[found.scores > self.settings.score] for x in found))
+        kept = decode.Instances(*(x[found.scores > self.score] for x in found))
         record = [
             {
                 "category_id": int(k) + 1,
@@ -255,19 +302,21 @@ class _Objects(_Written):
 
 
 class _Segments(_Written):
-    def __init__(self, trained: Trained, out: Path, settings: PixelSettings) -> None:
-        super().__init__(trained, out, settings)
+    task = PixelTask.SEGMENTS
+
+    def __init__(self, trained: Trained, put: Store, settings: PixelSettings) -> None:
+        super().__init__(trained, put, settings)
         for name in settings.stuff:
             if name not in self.names:
                 raise unknown("class of stuff", name, self.names)
         self.things = tuple(name not in settings.stuff for name in self.names)
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         size = image.shape[:2]
         said, masks = predicted[0]
-        found = decode.panoptic(said, masks, seen.windows, size, self.things, self.settings.score)
+        found = decode.panoptic(said, masks, seen.windows, size, self.things, self.score)
         ids, classes = found.found.ids, found.found.classes.tolist()
         colours = np.stack([ids & 255, ids >> 8 & 255, ids >> 16], axis=-1).astype(np.uint8)
         self.put(f"panoptic/{name}.png", _png(Image.fromarray(colours)))
@@ -305,10 +354,11 @@ class _Segments(_Written):
 
 
 class _Depths(_Written):
+    task = PixelTask.DEPTH
     predictor = "depth"
 
     def take(
-        self, seen: Seen, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
+        self, seen: SeenImage, predicted: list[Any], name: str, image: UInt8[np.ndarray, "H W C"]
     ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
         found = depth.estimate(self.trained, cast(Any, seen.image))
         # Thousandths, or, where the greatest has no place among 16 bits, what is left of them.
@@ -325,16 +375,16 @@ class _Depths(_Written):
         self.put("depth.json", json.dumps({"scale": scales}, indent=1).encode())
 
 
-_WRITERS: dict[PixelTask, Callable[[Trained, Path, PixelSettings], _Written]] = {
+_WRITERS: dict[PixelTask, Callable[[Trained, Store, PixelSettings], _Written]] = {
     PixelTask.CLASSES: _Classes,
     PixelTask.SEGMENTS: _Segments,
-    PixelTask.OBJECTS: _Objects,
+    PixelTask.OBJECTS: _WrittenObjects,
     PixelTask.DEPTH: _Depths,
 }
 
 
-def _alone(index: int, image: Num[np.ndarray, "H W C"]) -> Seen:
-    return Seen(index, image, decode.Windows(image[None], [(0, 0)], image.shape[:2]))
+def _alone(index: int, image: Num[np.ndarray, "H W C"]) -> SeenImage:
+    return SeenImage(index, image, decode.Windows(image[None], [(0, 0)], image.shape[:2]))
 
 
 def _unique(images: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float32, Int, Num
 
 from vit_jax.data.config import Resize
 from vit_jax.data.images import ops
-from vit_jax.evals.dense.panoptic import Segmentation
+from vit_jax.evals.dense.panoptic import SegmentMap
 
 Size = tuple[int, int]  # (height, width)
 _CHANNELS = 64  # OpenCV resizes up to 512 at once; fewer stay in the cache
@@ -172,10 +172,10 @@ def box_of(mask: Bool[np.ndarray, "H W"]) -> tuple[int, int, int, int]:
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
-class Panoptic(NamedTuple):
+class Divided(NamedTuple):
     """An image divided into segments, with the score of each."""
 
-    found: Segmentation
+    found: SegmentMap
     scores: Float32[np.ndarray, " n"]
 
 
@@ -187,7 +187,7 @@ def panoptic(
     things: Sequence[bool] = (),
     score: float = SCORE,
     overlap: float = OVERLAP,
-) -> Panoptic:
+) -> Divided:
     """Divide an image into things and stuff, by queries that are sure of a class.
 
     Queries whose likeliest class is one and more probable than `score` share the pixels: each goes
@@ -226,7 +226,7 @@ def panoptic(
         ids[final] = number
     found = np.array([k for k, _ in owners], np.int32)
     scores = np.array([value for _, value in owners], np.float32)
-    return Panoptic(Segmentation(ids, found, np.zeros(len(owners), bool)), scores)
+    return Divided(SegmentMap(ids, found, np.zeros(len(owners), bool)), scores)
 
 
 def _softmax(logits: Float[np.ndarray, "Q C"]) -> Float32[np.ndarray, "Q C"]:

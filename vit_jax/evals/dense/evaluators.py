@@ -28,7 +28,7 @@ from vit_jax.evals.dense import average_precision, miou, panoptic
 from vit_jax.evals.dense import decode as decoding
 from vit_jax.evals.dense.average_precision import Matches
 from vit_jax.evals.dense.decode import Instances, Windows
-from vit_jax.evals.dense.walk import Seen, walk
+from vit_jax.evals.dense.walk import SeenImage, walk
 from vit_jax.figures import masks as pictures
 from vit_jax.figures.contact_sheet import Tile, render
 from vit_jax.process import escapes
@@ -40,7 +40,7 @@ _FLOATS = ("iou", "pq", "sq", "rq")
 _SURE = 0.5  # the score above which a found object is drawn
 
 
-class Found(NamedTuple):
+class ImageCounts(NamedTuple):
     """What one image adds to a metric.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Dense:
             except ValueError as error:
                 raise UserError(f"{self.source.name}: {name} cannot be read: {error}") from None
 
-        def finish(seen: Seen, predicted: list[Any]) -> Found:
+        def finish(seen: SeenImage, predicted: list[Any]) -> ImageCounts:
             target = target_of(self.source, seen.index)
             image = bands.picture(seen.image, rules.bands_shown) if rules.bands else seen.image
             return self.compare(seen, target, predicted, image if seen.index < drawn else None)
@@ -116,8 +116,8 @@ class _Dense:
         return decoding.padded(image, self.context.image_size, self.cfg.transform.resize)
 
     def compare(
-        self, seen: Seen, target: Target, predicted: list[Any], image: np.ndarray | None
-    ) -> Found:
+        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+    ) -> ImageCounts:
         """Compare what is found in an image with its target; draw it where an image is given."""
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class _Dense:
         raise NotImplementedError
 
     def report(
-        self, folder: Path, table: list[tuple[Any, ...]], shown: Sequence[Found], of: str
+        self, folder: Path, table: list[tuple[Any, ...]], shown: Sequence[ImageCounts], of: str
     ) -> None:
         """Write per_class.csv and figures/masks.png."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,8 +172,8 @@ class PixelClasses(_Dense):
         return decoding.covering(image, size, cfg.transform.resize, cfg.stride)
 
     def compare(
-        self, seen: Seen, target: Target, predicted: list[Any], image: np.ndarray | None
-    ) -> Found:
+        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+    ) -> ImageCounts:
         """Count the pixels by true and found class."""
         self._check_count(len(predicted[0]))
         truth = target.label_map
@@ -183,7 +183,7 @@ class PixelClasses(_Dense):
         cells = np.flatnonzero(counts)
         numbers = [cells.tolist(), counts.ravel()[cells].tolist()]
         drawn = () if image is None else _triple(image, truth, np.where(truth < 0, -1, found))
-        return Found(seen.index, numbers, drawn)
+        return ImageCounts(seen.index, numbers, drawn)
 
     def total(self, rows: list[Any]) -> tuple[dict[str, float], list[tuple[Any, ...]]]:
         """Return the metrics, and iou, recall and number of pixels of each class."""
@@ -206,8 +206,8 @@ class Segmented(_Dense):
     columns = ("pq", "sq", "rq", "matched", "false", "missed")
 
     def compare(
-        self, seen: Seen, target: Target, predicted: list[Any], image: np.ndarray | None
-    ) -> Found:
+        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+    ) -> ImageCounts:
         """Match the segments of an image."""
         classes, masks = self._checked(predicted)
         found = decoding.panoptic(
@@ -223,7 +223,7 @@ class Segmented(_Dense):
         counts = np.stack(panoptic.count(truth, found, len(self.names)), axis=1)
         there = np.flatnonzero(counts.any(axis=1))
         drawn = () if image is None else _triple(image, *map(_numbered, (truth, found)))
-        return Found(seen.index, [there.tolist(), counts[there].tolist()], drawn)
+        return ImageCounts(seen.index, [there.tolist(), counts[there].tolist()], drawn)
 
     def total(self, rows: list[Any]) -> tuple[dict[str, float], list[tuple[Any, ...]]]:
         """Return the metrics, of things and stuff too where there are both, and of each class."""
@@ -235,7 +235,7 @@ class Segmented(_Dense):
                     values.append(value)
         # fsum rounds once, whatever the order.
         totals = np.array([[math.fsum(values) for values in each] for each in sums])
-        quality = panoptic.quality(panoptic.Counts(*totals.T))
+        quality = panoptic.quality(panoptic.SegmentCounts(*totals.T))
         if np.isnan(quality.pq).all():
             raise UserError(f"{self.source.name} has no segment to evaluate on")
         groups = {"": None, "_things": things, "_stuff": ~things}
@@ -248,7 +248,7 @@ class Segmented(_Dense):
         return metrics, [(name, *row) for name, row in zip(self.names, each, strict=True)]
 
 
-class Objects(_Dense):
+class ObjectScores(_Dense):
     """Evaluator of the average precision of masks and boxes; `cfg` is an `InstanceEval`."""
 
     @property
@@ -256,8 +256,8 @@ class Objects(_Dense):
         return ("mask_ap", "box_ap", "objects") if self.cfg.masks else ("box_ap", "objects")
 
     def compare(
-        self, seen: Seen, target: Target, predicted: list[Any], image: np.ndarray | None
-    ) -> Found:
+        self, seen: SeenImage, target: Target, predicted: list[Any], image: np.ndarray | None
+    ) -> ImageCounts:
         """Give the found objects of an image to the true ones, class by class."""
         found = decoding.instances(
             *self._checked(predicted), seen.windows, target.size, self.cfg.top
@@ -274,10 +274,10 @@ class Objects(_Dense):
                 each.append(_packed(matched))
             rows.append(each)
         drawn = () if image is None else _drawn(image, true, found)
-        return Found(seen.index, rows, drawn)
+        return ImageCounts(seen.index, rows, drawn)
 
     def _matches(
-        self, found: Instances, own: np.ndarray, true: "_Objects", real: np.ndarray
+        self, found: Instances, own: np.ndarray, true: "_TrueObjects", real: np.ndarray
     ) -> list[Matches]:
         """Return the matches of masks, if they are measured, and of boxes."""
         crowd, scores = true.crowd[real], found.scores[own]
@@ -314,7 +314,7 @@ class Objects(_Dense):
         return metrics, [(name, *row) for name, row in zip(self.names, each, strict=True)]
 
 
-class _Objects(NamedTuple):
+class _TrueObjects(NamedTuple):
     """The true objects of an image."""
 
     boxes: np.ndarray  # float32 [n, 4]
@@ -323,14 +323,14 @@ class _Objects(NamedTuple):
     crowd: np.ndarray
 
 
-def _objects(target: Target) -> _Objects:
+def _objects(target: Target) -> _TrueObjects:
     classes = np.zeros(0, np.int32) if target.classes is None else target.classes
     boxes = target.boxes
     if boxes is None:
         masks = () if target.masks is None else target.masks
         boxes = np.array([decoding.box_of(mask) for mask in masks], np.float32).reshape(-1, 4)
     crowd = np.zeros(len(classes), bool) if target.crowd is None else target.crowd
-    return _Objects(boxes, target.masks, classes, crowd)
+    return _TrueObjects(boxes, target.masks, classes, crowd)
 
 
 def _packed(found: Matches) -> list[Any]:
@@ -355,13 +355,13 @@ def _triple(
     return (pictures.as_rgb(image), *both)
 
 
-def _numbered(segments: panoptic.Segmentation) -> np.ndarray:
+def _numbered(segments: panoptic.SegmentMap) -> np.ndarray:
     """Return the class of each pixel, for a picture; -1 is none."""
     return np.concatenate([[-1], segments.classes])[segments.ids]
 
 
 def _drawn(
-    image: np.ndarray, true: _Objects, found: Instances
+    image: np.ndarray, true: _TrueObjects, found: Instances
 ) -> tuple[UInt8[np.ndarray, "H W 3"], ...]:
     sure = found.scores > _SURE
     kept = Instances(*(values[sure] for values in found))
@@ -393,7 +393,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-_KINDS = {SegmentationEval: PixelClasses, PanopticEval: Segmented, InstanceEval: Objects}
+_KINDS = {SegmentationEval: PixelClasses, PanopticEval: Segmented, InstanceEval: ObjectScores}
 
 
 def create(cfg: EvalConfig, context: EvalContext) -> _Dense:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int
 from vit_jax.data.targets import Target
 
 
-class Segmentation(NamedTuple):
+class SegmentMap(NamedTuple):
     """An image divided into segments.
 
     Attributes:
@@ -27,7 +27,7 @@ class Segmentation(NamedTuple):
     crowd: Bool[np.ndarray, " n"]
 
 
-class Counts(NamedTuple):
+class SegmentCounts(NamedTuple):
     """Of each class: sums of IoU of matches, matches, found without match, missed; [K] each."""
 
     iou: Float64[np.ndarray, " K"]
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
     missed: Float64[np.ndarray, " K"]
 
 
-def of_target(target: Target) -> Segmentation:
+def of_target(target: Target) -> SegmentMap:
     """Return a target's segments as a division of its image; of two that overlap the later one's.
 
     Raises ValueError: it has boxes alone.
@@ -47,10 +47,10 @@ def of_target(target: Target) -> Segmentation:
     for number, mask in enumerate(target.masks, 1):
         ids[mask] = number
     crowd = np.zeros(len(target.classes), bool) if target.crowd is None else target.crowd
-    return Segmentation(ids, target.classes, crowd)
+    return SegmentMap(ids, target.classes, crowd)
 
 
-def count(truth: Segmentation, found: Segmentation, num_classes: int) -> Counts:
+def count(truth: SegmentMap, found: SegmentMap, num_classes: int) -> SegmentCounts:
     """Match the segments of one image; found ones are no crowds."""
     n, m = len(truth.classes) + 1, len(found.classes) + 1
     cells = truth.ids.astype(np.int64).ravel() * m + found.ids.ravel()
@@ -72,7 +72,7 @@ def count(truth: Segmentation, found: Segmentation, num_classes: int) -> Counts:
         return np.bincount(classes, weights, minlength=num_classes).astype(np.float64)
 
     of_pairs = truth.classes[true]
-    return Counts(
+    return SegmentCounts(
         total(of_pairs, ratio[true, guess]),
         total(of_pairs),
         total(found.classes[false]),
@@ -97,7 +97,7 @@ class Quality(NamedTuple):
         return pq, sq, rq
 
 
-def quality(counts: Counts) -> Quality:
+def quality(counts: SegmentCounts) -> Quality:
     """Return the qualities of the classes from the sums over a split; PQ = SQ * RQ."""
     total = counts.matched + 0.5 * counts.false + 0.5 * counts.missed
     with np.errstate(divide="ignore", invalid="ignore"):

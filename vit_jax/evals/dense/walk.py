@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _AHEAD = 2  # images that each thread has read or works on before they are waited for
 
 
-class Seen(NamedTuple):
+class SeenImage(NamedTuple):
     """An image and the windows that the model sees of it."""
 
     index: int
@@ -39,7 +39,7 @@ class Seen(NamedTuple):
 
 
 # What becomes of an image and of the predictions for its windows, an array or a tuple for each.
-Finish = Callable[[Seen, list[Any]], _T]
+Finish = Callable[[SeenImage, list[Any]], _T]
 
 
 def walk(
@@ -76,15 +76,15 @@ def walk(
     own = indices[jax.process_index() :: jax.process_count()]
     pool = ThreadPoolExecutor(max(num_threads, 1), thread_name_prefix="walk")
     held = _AHEAD * max(num_threads, 1)
-    waiting: collections.deque[Seen] = collections.deque()
+    waiting: collections.deque[SeenImage] = collections.deque()
     counts: collections.deque[int] = collections.deque()
     done: list[Any] = []
     results: collections.deque[Future[_T]] = collections.deque()
     finished: list[_T] = []
 
-    def seen(index: int) -> Seen:
+    def seen(index: int) -> SeenImage:
         image = read(index)
-        return Seen(index, image, cut(image))
+        return SeenImage(index, image, cut(image))
 
     def windows() -> Iterator[np.ndarray]:
         for future in ahead(own, lambda index: pool.submit(seen, index), held):

@@ -185,7 +185,11 @@ def test_refusals() -> None:
                 size=size, label_map=np.full(size, -1, np.int16), masks=masks, classes=classes
             )
 
-    kinds = {SegmentationEval: "PixelClasses", PanopticEval: "Segmented", InstanceEval: "Objects"}
+    kinds = {
+        SegmentationEval: "PixelClasses",
+        PanopticEval: "Segmented",
+        InstanceEval: "ObjectScores",
+    }
     for kind, name in kinds.items():
         cfg = kind(transform=WHOLE, **({"score": 0.999} if kind is PanopticEval else {}))
         with refused_as((f"evals.dense.evaluators.{name}.total", "")):

@@ -9,7 +9,7 @@ import pytest
 
 from vit_jax.data.targets import Target
 from vit_jax.evals.dense import average_precision, miou, panoptic
-from vit_jax.evals.dense.panoptic import Segmentation
+from vit_jax.evals.dense.panoptic import SegmentMap
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "next3"
 
@@ -38,10 +38,10 @@ def test_miou_counts_all_pixels_together() -> None:
     assert np.isnan(miou.overlap(np.zeros((2, 2), np.int64)).miou)
 
 
-def _segmentation(ids: Any, classes: Any, crowd: Any = ()) -> Segmentation:
+def _segmentation(ids: Any, classes: Any, crowd: Any = ()) -> SegmentMap:
     flags = np.zeros(len(classes), bool)
     flags[list(crowd)] = True
-    return Segmentation(np.asarray(ids), np.asarray(classes), flags)
+    return SegmentMap(np.asarray(ids), np.asarray(classes), flags)
 
 
 def test_panoptic_quality() -> None:

@@ -24,6 +24,7 @@ def test_polygons_are_those_of_pycocotools() -> None:
         given = raster.mask_of({"size": row["size"], "counts": row["counts"]}, size)
         np.testing.assert_array_equal(drawn, given)
         assert raster.packed(given) == raster.unpacked(row["counts"]).tolist()
+        assert raster.packed_text(given) == row["counts"]
         listed = {"size": row["size"], "counts": raster.packed(given)}
         np.testing.assert_array_equal(raster.mask_of(listed, size), given)
 
