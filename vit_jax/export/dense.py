@@ -38,9 +38,8 @@ def check(trained: Trained) -> None:
 def make(trained: Trained) -> dict[str, bytes]:
     """Return the files of a model with its weights that `check` lets pass."""
     if isinstance(trained.head, DptConfig):
-        tensors = hf_depth.state(
-            trained.variables, trained.model, trained.head, hf.LAYOUTS["dinov2"]
-        )
+        layout = hf.LAYOUTS["vit" if transformers.kind(trained.model) == "vit" else "dinov2"]
+        tensors = hf_depth.state(trained.variables, trained.model, trained.head, layout)
         return {
             WEIGHTS: safetensors.numpy.save(tensors, metadata={"format": "pt"}),
             hf_images.FILE: _json(_depth_images(trained)),
@@ -56,15 +55,17 @@ def make(trained: Trained) -> dict[str, bytes]:
 
 
 def _depth(trained: Trained) -> dict[str, Any]:
-    """Return config.json of a DPT head, whose encoder is a DINOv2.
+    """Return config.json of a DPT head, whose encoder is a DINOv2 or a plain ViT.
 
     Raises UserError: another encoder, or a head of neither model.
     """
     kind = transformers.kind(trained.model)
-    if not kind.startswith("dinov2") or not getattr(trained.model, "layer_scale", 0):
+    if kind not in ("dinov2", "dinov2_with_registers", "vit") or (
+        kind == "vit" and trained.head.to_next
+    ):
         raise UserError(
-            f"{trained.ref}: its encoder is a {kind} to transformers, and DPT is written on a "
-            "dinov2 alone: a ViT with a class token and model.layer_scale"
+            f"{trained.ref}: its encoder is a {kind} to transformers, and this head is written on "
+            "a dinov2: a ViT with a class token and model.layer_scale"
         )
     backbone = transformers.config(trained.model, ())
     return hf_depth.written(trained.head, trained.model, backbone)

@@ -18,6 +18,7 @@ from vit_jax.inference.trained import Trained, describe, with_model
 from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.objectives import Objective, ObjectiveConfig, Predict
+from vit_jax.objectives.beside import own
 from vit_jax.weights.config import ResizeRule
 
 
@@ -77,7 +78,7 @@ def read_weights(trained: Trained, *, resize: ResizeRule = ResizeRule.AUTO) -> T
     learned = objective(trained)
     params, state = jax.eval_shape(learned.init, jax.eval_shape(lambda: jax.random.key(0)))
     shapes = {"params": params, **state}
-    beside = learned.beside(params, state)
+    beside = own(learned, params, state)
     found = weights.read(trained.source, trained.model, resize=resize, ema=trained.ema, own=beside)
     lacking = [name for name, _ in trees.named_leaves(shapes) if name not in found]
     if lacking:

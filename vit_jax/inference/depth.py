@@ -72,14 +72,16 @@ def shaped(
 def at_size(model: ModelConfig, variables: PyTree, size: tuple[int, int]) -> tuple[Any, PyTree]:
     """Return a model for images of another size, with its positions brought there.
 
-    By the rule of the official loaders, bicubic without antialias, as transformers has it.
+    By transformers' rules: of DINOv2 bicubic without antialias, of DPT's own ViT bilinear.
     """
     if models.input_shape(model)[:2] == size:
         return model, variables
     other = models.with_fields(model, {"image_size": size})
     if (table := variables["params"].get(_TABLE)) is None:
         return other, variables
-    resize = resize_lib.resizer(ResizeRule.OFFICIAL, other, model)
+    is_plain = not getattr(model, "layer_scale", 0)
+    rule = ResizeRule.TIMM_NPZ if is_plain else ResizeRule.OFFICIAL
+    resize = resize_lib.resizer(rule, other, model)
     shape = models.abstract(other)["params"][_TABLE].shape
     assert resize is not None, "only the rule `none` has none"
     moved = jnp.asarray(resize(_TABLE, np.asarray(table), shape))

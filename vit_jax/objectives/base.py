@@ -26,7 +26,6 @@ from vit_jax.weights.config import Base
 
 if TYPE_CHECKING:
     from vit_jax.models.two_towers import TwoTowers
-    from vit_jax.weights.layout import Own
 
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
@@ -256,23 +255,6 @@ class Objective:
 
     def check_extras(self) -> None:
         """Raise UserError if what `open` reads is missing, or by names and shapes does not fit."""
-
-    def beside(self, params: PyTree, state: PyTree = None) -> "Own | None":
-        """Return what is trained beside the model, by the shapes of all parameters.
-
-        With the model's `state` also the statistics of what is beside it.
-        """
-        names = self.own_parameters
-        if not names:
-            return None
-
-        from vit_jax.weights.layout import Own  # late: a run from scratch reads no weights
-
-        def chosen(tree: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: tree[name] for name in names if name in tree}
-
-        kept = {kind: found for kind, tree in (state or {}).items() if (found := chosen(tree))}
-        return Own(chosen(params), self.own_heads, self.pair, kept)
 
     def open(self, source: Source, seed: int, positions: int, saved: Mapping[str, Any]) -> Extras:
         """Read what the run needs from outside, for its first `positions` examples.

@@ -72,9 +72,10 @@ def nyu_linear(name: str, published: str) -> Config:
 def nyu_dpt() -> Config:
     """Fine-tune a ViT-B/16 of ImageNet-21k with a DPT head.
 
-    24 epochs of 1,600 steps of 16, AdamW at 1e-4, a tenth of it for the encoder, decay 0.01 of
-    all but norms, positions and the class token, clipped at 35; a cycle that begins at 1/25 of the rate and has its top at 30 %. Differs
-    from the toolbox: a linear warmup, betas that stay, neither rotations nor changes of colours.
+    24 epochs of 1,600 steps of 16, AdamW at 1e-4, a tenth of it for the encoder, decay 0.01 of all
+    but norms, positions and the class token, clipped at 35; a cycle that begins at 1/25 of the rate
+    and has its top at 30 %. Differs from the toolbox: a linear warmup, betas that stay, neither
+    rotations nor changes of colours.
     """
     model = models.variant("vit_b16", num_classes=0, image_size=_CROP, dtype=DType.BFLOAT16)
     model.dynamic_image_size = True

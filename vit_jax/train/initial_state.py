@@ -16,8 +16,8 @@ from vit_jax.config.tree import Config
 from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
+from vit_jax.objectives.beside import own
 from vit_jax.train import build as build_lib
-from vit_jax.train.beside import own
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree

@@ -62,7 +62,7 @@ _VIT = SavedNames(
     "hf_vit",
     _ATTENTION,
     _PATCHES,
-    ("", "vit.", "deit.", "ijepa."),
+    ("", "vit.", "deit.", "ijepa.", "dpt."),
     "classifier",
     r"^pooler\.|^decoder\.",
     (

@@ -163,5 +163,28 @@ def test_a_folder_is_written_and_read_again(tmp_path: Path) -> None:
     images = json.loads((tmp_path / "ours" / hf_images.FILE).read_text())
     assert (images["keep_aspect_ratio"], images["ensure_multiple_of"]) == (True, 7)
     plain = dataclasses.replace(found.model, layer_scale=0.0)
-    with pytest.raises(UserError, match="a vit to transformers, and DPT is written on a dinov2"):
+    with pytest.raises(UserError, match="a vit to transformers, and this head is written on"):
         dense.check(dataclasses.replace(found, model=plain))
+
+
+def test_the_papers_own_has_a_plain_vit(tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+    found = trained.load(folder("dpt_dinov2", tmp_path / "golden"))
+    params = dict(found.variables["params"])
+    params["blocks"] = {k: v for k, v in params["blocks"].items() if k not in ("ls1", "ls2")}
+    model = dataclasses.replace(found.model, layer_scale=0.0)
+    head = dataclasses.replace(found.head, norm=False, taps=(0, 1, 2, 3))
+    plain = dataclasses.replace(found, model=model, head=head, variables={"params": params})
+    dense.check(plain)
+    files.write_folder(tmp_path / "plain", dense.make(plain))
+    keys = load_file(tmp_path / "plain/model.safetensors").keys()
+    assert "dpt.encoder.layer.3.layernorm_before.weight" in keys
+    assert "neck.reassemble_stage.readout_projects.0.0.weight" in keys
+    tree = json.loads((tmp_path / "plain/config.json").read_text())
+    assert (tree["model_type"], tree["backbone_out_indices"]) == ("dpt", [0, 1, 2, 3])
+    assert "backbone_config" not in tree
+    again = trained.load(f"hf:{tmp_path / 'plain'}")
+    assert (again.head, again.model.layer_scale) == (head, 0.0)
+    jax.tree.map(np.testing.assert_array_equal, again.variables, plain.variables)
+    with pytest.raises(UserError, match="dpt of backbone_config none is not known here"):
+        describe.hf_config.Facts({**tree, "is_hybrid": True}, "config.json")

@@ -90,6 +90,9 @@ class SegmentRecords:
         counts: Counter[int] = Counter()
         for row, record in records.items():
             shape = shapes.get(row)
+            if shape is None and not record.size:  # in a bucket: nothing is known of its size
+                counts.update(record.classes)
+                continue
             size = _size(record, shape)
             if shape and size not in (shape.size, shape.stored):
                 bad[row] = OTHER_SIZE
