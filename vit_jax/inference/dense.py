@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-from vit_jax import objectives, trees, weights
+from vit_jax import models, objectives, trees, weights
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
-from vit_jax.inference.trained import Trained
+from vit_jax.inference.trained import Trained, describe, with_model
 from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.objectives import Objective, ObjectiveConfig, Predict
@@ -56,6 +56,18 @@ def predictors(trained: Trained) -> Mapping[str, Predict]:
     Raises UserError: a model that says nothing of pixels.
     """
     return objective(trained).predictors
+
+
+def load(ref: str, *, resize: ResizeRule = ResizeRule.AUTO, **fields: Any) -> Trained:
+    """Load a model of pixels, as `trained.load` does one of images: `load("hf:tue-mps/...")`.
+
+    `fields` of the encoder are changed.
+
+    Raises UserError: no such weights, or weights that do not fit.
+    """
+    found = describe(ref)
+    found = with_model(found, models.with_fields(found.model, fields))
+    return read_weights(found, resize=resize)
 
 
 def read_weights(trained: Trained, *, resize: ResizeRule = ResizeRule.AUTO) -> Trained:

@@ -141,10 +141,6 @@ def load(
         transform=transform or found.transform,
         class_names=named(class_names, found.model) if class_names else found.class_names,
     )
-    if found.head is not None and not headless:
-        from vit_jax.inference import dense  # late: most models say one class an image
-
-        return dense.read_weights(found, resize=resize)
     return read_weights(found, resize=resize, headless=headless)
 
 

@@ -148,7 +148,8 @@ class OptimConfig:
             `late_warmup` and then takes the same curve from there to the end, as EoMT's encoder
             beside its heads; their moments are kept from the start. It names all layers of a stack
             or none.
-        late_start, late_warmup: of `late`; the others have `warmup`.
+        late_start: when the rate of `late` begins to rise.
+        late_warmup: how long it rises; the others have `warmup`.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
     """
 

@@ -15,7 +15,7 @@ from PIL import Image
 from vit_jax.cli import evaluate, predict, visualize
 from vit_jax.data.sources.dense import raster
 from vit_jax.evals.dense import decode
-from vit_jax.inference import dense, pixels, trained
+from vit_jax.inference import dense, pixels
 from vit_jax.inference.pixels import PixelSettings, PixelTask
 
 GOLDEN = Path(__file__).parents[2] / "golden/next3"
@@ -61,7 +61,7 @@ def test_classes(network: str, images: Path, tmp_path: Path, capsys: Any) -> Non
         assert (mask.mode, mask.size) == ("P", (32, 40))
         own = np.asarray(mask)
     # What the functions say of the image.
-    found = trained.load(network)
+    found = dense.load(network)
     windows = decode.covering(
         np.asarray(Image.open(images / "a.png")), (32, 32), found.transform.resize
     )
@@ -89,7 +89,7 @@ def test_classes(network: str, images: Path, tmp_path: Path, capsys: Any) -> Non
 
 
 def test_objects_and_segments(network: str, images: Path, tmp_path: Path) -> None:
-    found = trained.load(network)
+    found = dense.load(network)
     files = [str(images / f"{name}.png") for name in "ab"]
     settings = PixelSettings(task=PixelTask.OBJECTS, batch_size=2, score=0.0)
     answers = pixels.write(found, files, tmp_path / "objects", settings)

@@ -16,7 +16,7 @@ from vit_jax.checkpoints.reader import find
 from vit_jax.checkpoints.reader import load as read
 from vit_jax.config.tree import Config
 from vit_jax.data import Crop, Resize, TransformConfig
-from vit_jax.inference import dense, trained
+from vit_jax.inference import dense
 from vit_jax.train.loop import fit
 from vit_jax.workdir.folder import CHECKPOINTS
 
@@ -49,7 +49,7 @@ def test_a_run_goes_on_to_the_bit_and_is_read_again(run: str, tmp_path: Path) ->
     assert found[0].keys() == found[1].keys()
     for key, value in found[0].items():
         np.testing.assert_array_equal(value, found[1][key], err_msg=key)
-    again = trained.load(f"ckpt:{whole}")
+    again = dense.load(f"ckpt:{whole}")
     assert again.class_names == dense_sets.NAMES
     said = dense.predictors(again)
     image = jnp.zeros((2, *again.image_size, 3), jnp.uint8)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.inference import trained
+from vit_jax.inference import dense
 from vit_jax.inference.trained import Trained
 from vit_jax.models.dense import eomt
 
@@ -27,7 +27,7 @@ def folder(kind: str, place: Path) -> Path:
 
 @pytest.mark.parametrize("kind", list(TOLERANCE))
 def test_eomt_is_transformers(kind: str, tmp_path: Path) -> None:
-    found: Trained = trained.load(f"hub:{folder(kind, tmp_path)}")
+    found: Trained = dense.load(f"hub:{folder(kind, tmp_path)}")
     stored = dict(np.load(GOLDEN / f"{kind}.npz"))
     network, shares = eomt.create(found.model, found.head), jnp.ones(found.head.blocks)
 

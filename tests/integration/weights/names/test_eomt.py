@@ -24,7 +24,7 @@ KINDS = ("eomt", "eomt_dinov3")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_go_both_ways(kind: str, tmp_path: Path) -> None:
-    found = trained.load(f"hub:{folder(kind, tmp_path)}")
+    found = dense.load(f"hub:{folder(kind, tmp_path)}")
     assert found.class_names == tuple(f"class {i}" for i in range(4))
     assert {"segmentation", "segments"} <= dense.predictors(found).keys()
     again = tmp_path / "again"
@@ -45,7 +45,7 @@ def test_files_go_both_ways(kind: str, tmp_path: Path) -> None:
     assert {k: v for k, v in config.items() if k not in own} == {
         k: theirs[k] for k in config.keys() - own
     }
-    read = trained.load(f"hub:{again}")
+    read = dense.load(f"hub:{again}")
     assert (read.model, read.head) == (found.model, found.head)
     # An encoder alone is taken from it, without queries and heads.
     plain = weights.load(f"hub:{again}", found.model)
@@ -55,7 +55,7 @@ def test_files_go_both_ways(kind: str, tmp_path: Path) -> None:
 
 def test_differences_need_their_backbone(tmp_path: Path) -> None:
     (whole := tmp_path / "whole").mkdir()
-    found = trained.load(f"hub:{folder('eomt_dinov3', whole)}")
+    found = dense.load(f"hub:{folder('eomt_dinov3', whole)}")
     params = found.variables["params"]
     encoder = {name: value for name, value in params.items() if name not in eomt.BESIDE}
     half = {name: value * np.float32(0.01) for name, value in trees.named_leaves(encoder)}
@@ -68,17 +68,17 @@ def test_differences_need_their_backbone(tmp_path: Path) -> None:
     file = tmp_path / "backbone.safetensors"
     save_file(weights.to_timm({"params": trees.nest(backbone)}, found.model), file)
     with refused_by("weights.loading._check_whole", ""):
-        trained.load(f"hub:{changes}")
+        dense.load(f"hub:{changes}")
     with refused_by("weights.loading._check_whole", ""):  # the encoder alone, too
         weights.load(f"hub:{changes}", found.model)
-    summed = trained.load(f"hub:{changes}+timm:{file}")
+    summed = dense.load(f"hub:{changes}+timm:{file}")
     for name, value in trees.named_leaves(summed.variables["params"]):
         wanted = dict(trees.named_leaves(params))[name]
         np.testing.assert_allclose(value, wanted, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 def test_the_authors_file_gives_encoder_and_heads(tmp_path: Path) -> None:
-    found = trained.load(f"hub:{folder('eomt', tmp_path)}")
+    found = dense.load(f"hub:{folder('eomt', tmp_path)}")
     params = found.variables["params"]
     encoder = {name: value for name, value in params.items() if name not in eomt.BESIDE}
     plain = weights.to_timm({"params": encoder}, found.model)
@@ -115,13 +115,13 @@ def test_a_giants_gate_and_value_may_lie_in_one_tensor(tmp_path: Path) -> None:
         state[last.replace("down_proj", "weights_out")] = state.pop(last)
     save_file(state, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(names.config(model, head, ())))
-    read = trained.load(f"hub:{tmp_path}").variables
+    read = dense.load(f"hub:{tmp_path}").variables
     for name, value in trees.named_leaves(variables):
         np.testing.assert_array_equal(dict(trees.named_leaves(read))[name], value, err_msg=name)
 
 
 def test_a_file_of_other_classes_gives_all_but_their_layer(tmp_path: Path) -> None:
-    found = trained.load(f"hub:{folder('eomt', tmp_path)}")
+    found = dense.load(f"hub:{folder('eomt', tmp_path)}")
     head = eomt.EomtHead(num_classes=7, queries=5, blocks=2, upscale=2)
     params = eomt.abstract(found.model, head)["params"]
     own = Own({name: params[name] for name in eomt.BESIDE})
