@@ -60,3 +60,20 @@ def write_coco(root: Path) -> str:
         tree = {"images": images, "annotations": annotations, "categories": categories}
         (root / f"{split}.json").write_text(json.dumps(tree))
     return f"coco:{root}"
+
+
+def write_depth(root: Path) -> str:
+    """Write images and depths in metres, the sky not known; returns the name of the set."""
+    rng = np.random.default_rng(0)
+    for split, count in COUNTS.items():
+        for kind in ("images", "depth"):
+            (root / kind / split).mkdir(parents=True)
+        for i in range(count):
+            image, classes = _scene(rng)
+            Image.fromarray(image).save(root / "images" / split / f"{i}.png")
+            np.save(root / "depth" / split / f"{i}.npy", classes.astype(np.float32))
+    return f"depth:{root}"
+
+
+# By what a run learns from.
+WRITERS = {"pixels": write_masks, "segments": write_coco, "depth": write_depth}

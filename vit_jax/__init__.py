@@ -49,7 +49,10 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         KNNEval,
         LinearEval,
         LossEval,
+        MultiLabelEval,
+        RegressionEval,
         RetrievalEval,
+        ThresholdRule,
         ZeroShotEval,
     )
     from vit_jax.figures.contact_sheet import overlay
@@ -91,6 +94,8 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         MaeConfig,
         MaskedPatchConfig,
         ObjectiveConfig,
+        RegressionConfig,
+        RegressionLoss,
         SupervisedConfig,
         taught,
     )
@@ -111,7 +116,7 @@ _NAMES = {
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
     "vit_jax.evals": "EvalConfig ClassifyEval FeaturesEval FewShotEval KNNEval LinearEval "
-    "LossEval RetrievalEval ZeroShotEval DepthEval",
+    "LossEval MultiLabelEval RegressionEval RetrievalEval ThresholdRule ZeroShotEval DepthEval",
     "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig ConvNeXtConfig HieraConfig "
     "HybridConfig MixerConfig RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
@@ -121,7 +126,8 @@ _NAMES = {
     "vit_jax.models.lora": "LoraConfig",
     "vit_jax.models.text": "TextConfig",
     "vit_jax.objectives": "ObjectiveConfig ContrastiveConfig DinoConfig DistillConfig GramConfig "
-    "HeadConfig IJepaConfig LeJepaConfig MaeConfig MaskedPatchConfig SupervisedConfig taught",
+    "HeadConfig IJepaConfig LeJepaConfig MaeConfig MaskedPatchConfig RegressionConfig "
+    "RegressionLoss SupervisedConfig taught",
     "vit_jax.optim": "MomentDtype OptimConfig Optimizer Schedule",
     "vit_jax.models.layers.dense": "ReduceDType",
     "vit_jax.devices.sharding": "MeshConfig make_mesh",

@@ -56,8 +56,7 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     if cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
     elif cfg.objective.target:
-        write = {"pixels": dense_sets.write_masks, "segments": dense_sets.write_coco}
-        cfg.data.name = write[cfg.objective.target](tmp_path / "set")
+        cfg.data.name = dense_sets.WRITERS[cfg.objective.target](tmp_path / "set")
     if cfg.objective.embeds_texts:
         cfg.data.name = f"csv:{folder}/captions.csv"
         cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))
@@ -72,7 +71,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
         elif hasattr(cfg.model, "patch"):
             changes["image_size"] = tuple(3 * side for side in pair(cfg.model.patch, "patch"))
         before = dataclasses.replace(cfg.model, **changes)
-        cfg.init.weights = write_weights(cfg.init.weights.split(":")[0], before, tmp_path / "init")
+        kind = cfg.init.weights.split(":")[0].replace("hf", "timm")
+        cfg.init.weights = write_weights(kind, before, tmp_path / "init")
     distill = getattr(cfg.objective, "distill", None)
     if distill is not None:
         kind = distill.weights.split(":")[0]

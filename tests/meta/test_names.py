@@ -65,8 +65,11 @@ REVIEWED = {
         storage/foreign.py:read: open
         storage/remote.py:read: read_bytes
         storage/remote.py:read_range: open
+        data/images/bands.py:_members: ZipFile
+        data/images/bands.py:pack: ZipFile
         data/images/header.py:open_image: open
         data/images/header.py:read_file: open
+        data/images/tiff.py:_by_libtiff: open
         evals/corruptions.py:_jpeg_compression: open
     """,
     # A constant name in a directory that the person names.
@@ -103,6 +106,7 @@ REVIEWED = {
         evals/probes/features.py:FeatureFiles.write_lines: open
         evals/probes/features.py:FeatureFiles.write_readme: load write_text
         evals/drift.py:Drift._keep: mkdir
+        evals/several.py:MultiLabel.run: mkdir
         evals/report.py:write_report: mkdir write_bytes write_text write_text
         devices/hardware.py:_has_amx: read_text
         export/folder.py:_is_export: read_text
@@ -158,6 +162,7 @@ REVIEWED = {
         data/sources/look.py:_digest: open
         data/sources/copy_records.py:_digest: open
         data/sources/copy_records.py:_finish: unlink
+        data/sources/arrays.py:_see: open
         data/sources/look.py:_see: open
         data/sources/look.py:is_image: open
         evals/probes/features.py:written: mkdir read_text replace rmtree rmtree unlink unlink

@@ -20,7 +20,7 @@ import jax
 import pytest
 
 from configs import vit_mu_digits
-from tests import banded, captioned
+from tests import banded, captioned, layouts
 from tests.photos import write_folder
 from tests.undrawn import undrawn  # noqa: F401  (`made` draws)
 from tests.unit.test_configs import FILES as CONFIG_FILES
@@ -208,6 +208,18 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+def _of_layouts(word: str, tmp_path: Path) -> str:
+    """Name one of `tests.layouts` where docs/own_data.md names a dataset."""
+    found = re.fullmatch(
+        r"(?:(?:masks|coco|voc|yolo|depth):)?(?:scenes|coco|VOC|insects|rooms)\b.*", word
+    )
+    if found is None:
+        return word
+    root = tmp_path / "layouts"
+    root = root if root.exists() else layouts.write(root)
+    return re.sub(r"^((?:\w+:)?)|(?<==)(?=coco/)", rf"\g<1>{root}/", word)
+
+
 def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     """Keep what a command says; cut a training run to three steps of a small model."""
     if any(re.match("--(config.data.)?bands=", word) for word in words):
@@ -221,9 +233,9 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         return [f"folder:{photos}" if ":" in word and "=" not in word else word for word in out]
     if "check-data" in words:
         out = [re.sub("^(--csv|--sheet)=", rf"\1={tmp_path}/", word) for word in words]
-        return [
-            f"folder:{photos}" if word in ("photos/birds", "folder:PATH") else word for word in out
-        ]
+        own = ("photos/birds", "folder:PATH")
+        words = [f"folder:{photos}" if word in own else word for word in out]
+        return [_of_layouts(word, tmp_path) for word in words]
     if "train-tokenizer" in words:
         table = captioned.write(tmp_path / "captioned")
         out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]

@@ -24,7 +24,8 @@ def torchvisions(case: Case) -> dict[str, np.ndarray]:
     given, move = target(case), case.move
     masks = tv_tensors.Mask(torch.from_numpy(given.masks))
     corners: Any = torch.from_numpy(given.boxes)
-    boxes = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=given.size)
+    kind: Any = {"format": "XYXY", "canvas_size": given.size}
+    boxes = tv_tensors.BoundingBoxes(corners, **kind)
     found: dict[str, Any] = {"masks": masks, "boxes": boxes}
     for key, each in found.items():
         each = functional.resize(each, list(move.scaled), antialias=True)

@@ -20,10 +20,12 @@ from vit_jax.cli.parsing import flags
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, KNNEval
+from vit_jax.evals import ClassifyEval, KNNEval, SegmentationEval
 from vit_jax.models import ConvNeXtConfig, RegNetConfig
 from vit_jax.objectives import (
     ContrastiveConfig,
+    DepthConfig,
+    DepthHead,
     DinoConfig,
     DistillConfig,
     EomtConfig,
@@ -84,6 +86,8 @@ def shrink(cfg: Config) -> Config:
         cfg.objective.decoder_heads = 2
     if isinstance(cfg.objective, ContrastiveConfig):
         _shrink_contrastive(cfg)
+    if isinstance(cfg.objective, DepthConfig):
+        _shrink_depth(cfg)
     if isinstance(cfg.objective, DinoConfig):
         _shrink_dino(cfg)
     if isinstance(cfg.objective, LeJepaConfig):
@@ -94,6 +98,7 @@ def shrink(cfg: Config) -> Config:
         cfg.objective.predictor_heads = 2
     if isinstance(cfg.objective, EomtConfig):
         _shrink_eomt(cfg)
+    cfg.objective = cfg.objective.with_classes(3)  # of tests/dense_sets.py
     if isinstance(cfg.objective, DistillConfig):
         teacher = cfg.objective.distill.teacher
         same_size = teacher.image_size == native
@@ -119,6 +124,8 @@ def shrink(cfg: Config) -> Config:
         ev.patch = cfg.model.patch[0] if ev.patch else 0
         if isinstance(ev, ClassifyEval):
             ev.report = False
+        if isinstance(ev, SegmentationEval):
+            ev.stride = 0
         if isinstance(ev, KNNEval):
             ev.k, ev.train_split = (2,), "train"
             cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
@@ -138,6 +145,16 @@ def _shrink_contrastive(cfg: Config) -> None:
     cfg.objective = dataclasses.replace(cfg.objective, text=text, dim=16)
     for ev in cfg.evals.values():
         ev.dataset, ev.batch_size = "", 0
+
+
+def _shrink_depth(cfg: Config) -> None:
+    """Cut the head to an encoder of four layers, and measure all of images of any size."""
+    if cfg.objective.head is DepthHead.DPT:
+        cfg.model = dataclasses.replace(cfg.model, depth=4)
+        small = {"taps": (0, 1, 2, 3), "widths": (4, 4, 8, 8), "dim": 8, "hidden_dim": 4}
+        cfg.objective.dpt = dataclasses.replace(cfg.objective.dpt, **small)
+    for ev in cfg.evals.values():
+        ev.crop, ev.image_size = type(ev)().crop, ()
 
 
 def _shrink_dino(cfg: Config) -> None:
@@ -243,6 +260,8 @@ TRAINED = (
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
+    "nyu_depth:b16",
+    "depth_folder:s14",
 )
 
 

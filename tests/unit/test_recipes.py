@@ -13,6 +13,7 @@ from vit_jax import models
 from vit_jax.config.tree import Config, fitted
 from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
+from vit_jax.data.config import cover_size
 from vit_jax.distill import Distillation
 from vit_jax.errors import UserError
 from vit_jax.evals import KNNEval
@@ -216,6 +217,7 @@ def test_regnet_schedule_and_decay(subtests: pytest.Subtests) -> None:
 # Own or drawn images.
 OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_folder", "unlabelled_glyphs")
 OWN = (*OWN, "naflex_folder", "finetune_imagetext", "captions_small", "emoji_imagetext")
+OWN = (*OWN, "depth_folder", "nyu_depth")  # NYU's images are no squares: it has a test of its own
 OWN = (*OWN, "referee_glyphs", "referee_imagenet")  # settings of several papers, side by side
 OWN = (*OWN, "segment_ade20k", "eomt")  # in tests of their own, below
 
@@ -778,6 +780,26 @@ def test_published_pairs_are_tuned_by_their_own_loss_on_their_own_images() -> No
         assert (cfg.optim.lr, cfg.optim.weight_decay, cfg.data.batch_size) == (1e-5, 0.1, 512)
         assert cfg.objective.loss == ("sigmoid" if name.startswith("siglip") else "softmax")
         assert (len(cfg.data.mean) == 3) == ("clip" in name), name
+
+
+def test_depth_as_its_authors_learned_it() -> None:
+    for run, lr, decay, betas, warmup in (
+        ("s16", 3e-4, 1e-4, (0.9, 0.99), "12_800 steps"),
+        ("dpt", 1e-4, 0.01, (0.9, 0.999), "30%"),
+    ):
+        cfg = load(CONFIGS / "nyu_depth.py", run)
+        optim, test = cfg.optim, cfg.evals["test"]
+        assert (optim.lr, optim.weight_decay, optim.clip_norm) == (lr, decay, 35.0)
+        assert ((optim.beta1, optim.beta2), optim.warmup) == (betas, warmup)
+        assert (cfg.duration, cfg.data.batch_size) == ("38400 steps", 16)
+        assert (cfg.model.image_size, test.image_size) == ((416, 544), (480, 640))
+        assert (test.crop, test.flip, test.max_depth) == ("eigen", True, 10.0)
+        # The short side of NYU's images stays as it is: 416 of its 480 pixels are cut.
+        assert cover_size(cfg.model.image_size, cfg.data.transform.crop_ratio)[0] == 480
+    linear, dpt = (load(CONFIGS / "nyu_depth.py", run).objective for run in ("l16", "dpt"))
+    assert (linear.head, linear.frozen, linear.bins) == ("linear", True, 256)
+    assert (dpt.head, dpt.dpt.taps, dpt.dpt.widths) == ("dpt", (2, 5, 8, 11), (96, 192, 384, 768))
+    assert load(CONFIGS / "nyu_depth.py", "dpt").optim.min_lr == pytest.approx(1e-4 / 2500)
 
 
 def test_an_unknown_choice_is_told_all_of_them() -> None:

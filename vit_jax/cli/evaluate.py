@@ -21,7 +21,7 @@ from vit_jax.data import short_name
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
-from vit_jax.evals import Scores, calibration
+from vit_jax.evals import Scores, calibration, regression
 from vit_jax.evals import corruptions as corruptions_lib
 from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.inference import evaluate as lib
@@ -41,7 +41,8 @@ _SHOWN = 40  # mistakes on their sheet
 class Evaluate(ModelOptions):
     """Measures a trained model on a split of a dataset, each image counted once, on all devices.
 
-    It prints top-1, top-5, loss and calibration; with --out also by class, and as pictures.
+    It prints top-1, top-5, loss and calibration; with --out also by class, and as pictures. Of
+    several labels an image it prints average precision and F1 too, and of numbers their errors.
 
       vit_jax evaluate --from=runs/vit_mu_digits --out=runs/evaluate
       vit_jax evaluate --from=runs/vit_mu_digits --sizes=16,24,32,40,48 --corruptions=all
@@ -93,6 +94,8 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     variants = corruptions_lib.variants(given.corruptions, given.severities)
     writer = _Writer(given.out if jax.process_index() == 0 else None)
     trained = read_weights(found)
+    if trained.gives_numbers:
+        return _numbers(given, trained, target, mesh_config, writer)
     measuring = lib.Measuring(trained, target, sharding.make_mesh(mesh_config))
     scores, measured = lib.measure(measuring)
     _show_measured(trained, target.source.name, measured)
@@ -136,6 +139,36 @@ def _of_pixels(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     if writer.written:
         print(f"\nwrote {', '.join(writer.written)} in {writer.folder}")
     return 0
+
+
+def _numbers(
+    given: Evaluate, trained: Trained, target: lib.EvalTarget, mesh: MeshConfig, writer: "_Writer"
+) -> int:
+    """Measure, print and write what is known of a model of numbers."""
+    if given.sizes or given.corruptions:
+        raise UserError(f"{trained.ref} gives numbers: --sizes and --corruptions are of classes")
+    measured = lib.measure_numbers(trained, target, sharding.make_mesh(mesh))
+    _print(title(trained))
+    _print(f"{target.source.name}: {measured['num_examples']:,} images\n")
+    names = target.source.class_names
+    slugs = regression.slugs(names)
+    head: list[Sequence[Any]] = [("output", *_ERRORS)]
+    own = [f"_{slug}" for slug in slugs] if len(names) > 1 else [""]
+    rows = [(n, *_errors(measured, end)) for n, end in zip(names, own, strict=True)]
+    means = [("mean", *_errors(measured, ""))] if len(names) > 1 else []
+    _show([*head, *rows, *means], right=range(1, 4))
+    writer.write("metrics.json", json.dumps(trees.finite(measured), indent=1) + "\n")
+    if writer.written:
+        print(f"\nwrote {', '.join(writer.written)} in {writer.folder}")
+    return 0
+
+
+_ERRORS = ("mae", "rmse", "r2")
+
+
+def _errors(measured: dict[str, Any], end: str) -> list[str]:
+    found = (measured.get(f"{key}{end}") for key in _ERRORS)
+    return ["" if x is None else f"{x:.6g}" for x in found]
 
 
 class _Writer:
@@ -201,7 +234,24 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
     if "macro_top1" in measured:
         named = {"macro_top1": "mean recall of the classes", "macro_f1": "mean F1 of the classes"}
         rows[1:1] = [(name, f"{measured[name]:.2%}", note) for name, note in named.items()]
+    if "map" in measured:
+        rows += [(key, f"{measured[key]:.2%}", note) for key, note in _notes(measured).items()]
     _show([("metric", "value", ""), *rows], right=(1,))
+
+
+def _notes(measured: dict[str, Any]) -> dict[str, str]:
+    """Return a note for each metric of several labels that was measured."""
+    at = f"{measured['threshold']:.3f}" if "threshold" in measured else "each class's threshold"
+    notes = {
+        "map": "average precision, mean over the classes",
+        "micro_map": "average precision over all labels",
+        "auroc": "area under the ROC curve, mean over the classes",
+        "f1": f"over all labels, at {at}",
+        "macro_f1": f"mean over the classes, at {at}",
+        "cf1": f"at 0.5; precision {measured['cp']:.2%}, recall {measured['cr']:.2%} by class",
+        "of1": f"at 0.5; precision {measured['op']:.2%}, recall {measured['or']:.2%} over all",
+    }
+    return {key: note for key, note in notes.items() if key in measured}
 
 
 def _show_sizes(measuring: lib.Measuring, found: list[dict[str, Any]], writer: _Writer) -> None:

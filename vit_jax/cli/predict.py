@@ -5,6 +5,7 @@ import contextlib
 import csv
 import dataclasses
 import enum
+import functools
 import io
 import json
 import sys
@@ -18,7 +19,7 @@ from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import PassProgress
-from vit_jax.inference import dense, pixels
+from vit_jax.inference import dense, labels, pixels
 from vit_jax.inference.images import expand
 from vit_jax.inference.pixels import PixelTask
 from vit_jax.inference.prediction import Answer, stream
@@ -45,7 +46,10 @@ _SUFFIXES = {
 
 @dataclasses.dataclass(kw_only=True)
 class Predict(ModelOptions):
-    """Prints the likeliest classes of each image.
+    """Prints the likeliest classes of each image, the labels that it has, or numbers.
+
+    A run on images of several labels gives those that reach the threshold that it chose on its val;
+    a run on numbers gives these, in their units.
 
     Of a model of pixels it writes masks, objects or depths into the folder
     --out, with a picture of each image in overlays/, and prints the most of each.
@@ -62,6 +66,9 @@ class Predict(ModelOptions):
 
     images: tuple[str, ...] = model_options.images()
     top: int = flag(5, "classes of each image", least=1)
+    threshold: float = flag(
+        0.0, "of several labels, what a label's probability must reach; 0: the run's", least=0
+    )
     format: AnswerFormat | None = flag(
         None,
         "a table for reading, by default; jsonl: a line of JSON an image, a broken one has "
@@ -99,8 +106,10 @@ def predict(given: Predict, found: Trained) -> int:
     if out:
         files.check_file(out, "--out", force=given.force)
     model_options.say_slow_dtype(found)
-    batches = stream(read_weights(found), images, given.top, batch_size=given.batch_size)
-    head, written = _writers(form, images)
+    thresholds = labels.thresholds(found, given.threshold)
+    how = {"batch_size": given.batch_size, "thresholds": thresholds}
+    batches = stream(read_weights(found), images, given.top, **how)
+    head, written = _writers(form, images, numbers=found.gives_numbers)
     broken, name = 0, f"--out={out}" if out else "stdout"
     with _sink(out) as sink, contextlib.closing(batches), files.refused(name):
         # On a terminal, the results themselves are the progress.
@@ -172,35 +181,47 @@ def _sink(out: Path | None) -> contextlib.AbstractContextManager[Any]:
         return open(out, "w", encoding="utf-8", errors="backslashreplace")
 
 
-def _writers(form: AnswerFormat, images: Sequence[str]) -> tuple[str, Callable[[Answer], str]]:
+def _writers(
+    form: AnswerFormat, images: Sequence[str], *, numbers: bool
+) -> tuple[str, Callable[[Answer], str]]:
     """Return what comes first, and what a result is written as."""
     if form is AnswerFormat.JSONL:
-        return "", _as_json
+        return "", functools.partial(_as_json, numbers=numbers)
+    if form is AnswerFormat.CSV and numbers:
+        return "file,output,name,value\n", functools.partial(_as_csv, numbers=True)
     if form is AnswerFormat.CSV:
-        return "file,rank,class,name,probability\n", _as_csv
+        return "file,rank,class,name,probability\n", functools.partial(_as_csv, numbers=False)
     width = min(max(len(shown(name)) for name in images), 60)
 
     def as_table(result: Answer) -> str:
         names = [shown(str(result.source)), *[""] * len(result.predictions)]
-        found = [f"{x.probability:>7.2%}  {terminal(x.name)}\n" for x in result.predictions]
+        said = "{:>12.6g}" if numbers else "{:>7.2%}"
+        found = [f"{said.format(x.probability)}  {terminal(x.name)}\n" for x in result.predictions]
+        if not (found or result.error):
+            found = ["no label reaches its threshold\n"]
+            names = names[:1]
         return "".join(f"{name:{width}}  {x}" for name, x in zip(names, found, strict=False))
 
     return "", as_table
 
 
-def _as_json(result: Answer) -> str:
+def _as_json(result: Answer, *, numbers: bool) -> str:
+    place, what = ("output", "value") if numbers else ("class", "probability")
     found = [
-        {"class": k, "name": name, "probability": _rounded(probability)}
+        {place: k, "name": name, what: _rounded(probability)}
         for k, name, probability in result.predictions
     ]
-    rest: dict[str, Any] = {"error": result.error} if result.error else {"predictions": found}
+    key = "numbers" if numbers else "predictions"
+    rest: dict[str, Any] = {"error": result.error} if result.error else {key: found}
     return json.dumps(trees.finite({"file": result.source, **rest})) + "\n"
 
 
-def _as_csv(result: Answer) -> str:
+def _as_csv(result: Answer, *, numbers: bool) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(
-        map(cell, (str(result.source), rank, k, name, _rounded(probability)))
+        map(
+            cell, (str(result.source), *([] if numbers else [rank]), k, name, _rounded(probability))
+        )
         for rank, (k, name, probability) in enumerate(result.predictions, 1)
     )
     return out.getvalue()

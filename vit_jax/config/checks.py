@@ -11,7 +11,7 @@ from vit_jax import data, errors, models, optim
 from vit_jax.checkpoints.config import check_ranking
 from vit_jax.config import native, reproducible
 from vit_jax.config.tree import Config, check_micro_batches, guessed, metric_periods, plan
-from vit_jax.data.checks import check_pad
+from vit_jax.data.checks import check_pad, check_target_settings
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
@@ -83,6 +83,7 @@ def head_is_trained(cfg: Config) -> None:
 
 def objective_fits(cfg: Config) -> None:
     """Refuse an objective that does not go with the model, whatever the data will be."""
+    check_target_settings(cfg.data, bool(cfg.objective.target))
     cfg.objective.check(cfg.model, cfg.data)
 
 

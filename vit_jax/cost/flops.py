@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,36 @@ from vit_jax.models.resample import resized_map, resized_parameter
 from vit_jax.trees import PyTree
 
 _LEFT_OUT = (resized_parameter.__name__, resized_map.__name__)
+
+
+class Work(NamedTuple):
+    """What a program's matmuls, convolutions and fused attention ask of a device.
+
+    Attributes:
+        flops: a multiply-add counted as two.
+        nbytes: of the operands and results, each read or written once.
+        calls: how many there are.
+    """
+
+    flops: int = 0
+    nbytes: int = 0
+    calls: int = 0
+
+    def plus(self, other: "Work", times: int = 1) -> "Work":
+        """Return this work, then the other so many times."""
+        return Work(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+def matmul(rows: int, inner: int, columns: int, itemsize: int, *, batch: int = 1) -> Work:
+    """Return the work of `batch` products (rows, inner) @ (inner, columns)."""
+    moved = batch * (rows * inner + inner * columns + rows * columns)
+    return Work(2 * batch * rows * inner * columns, itemsize * moved, 1)
+
+
+def work(fn: Callable[..., Any], *args: PyTree) -> Work:
+    """Return the work of `fn(*args)`, counted as `count` counts; args may be abstract."""
+    with hardware.tracing_for(hardware.Target("gpu")):
+        return _jaxpr_work(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
 def count(fn: Callable[..., Any], *args: PyTree) -> int:
@@ -27,8 +57,7 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
     maps, of two products a number in any other form.
     """
     # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
-    with hardware.tracing_for(hardware.Target("gpu")):
-        return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
+    return work(fn, *args).flops
 
 
 def forward_flops(module: Any, image_size: int | tuple[int, int], channels: int = 3) -> int:
@@ -50,30 +79,45 @@ def train_flops(forward: int) -> int:
     return 3 * forward
 
 
-def _jaxpr_flops(jaxpr: Any) -> int:
-    return sum(_equation_flops(eqn) for eqn in jaxpr.eqns)
+def _jaxpr_work(jaxpr: Any) -> Work:
+    total = Work()
+    for eqn in jaxpr.eqns:
+        total = total.plus(*_equation_work(eqn))
+    return total
 
 
-def _equation_flops(eqn: Any) -> int:
+def _equation_work(eqn: Any) -> tuple[Work, int]:
+    """Return an equation's work and how often it runs."""
     name = eqn.primitive.name
     if eqn.params.get("name") in _LEFT_OUT:
-        return 0
+        return Work(), 1
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        lhs = eqn.invars[0].aval.shape
-        return 2 * eqn.outvars[0].aval.size * math.prod(lhs[i] for i in contracted)
+        lhs, rhs, out = (x.aval for x in (*eqn.invars, *eqn.outvars))
+        flops = 2 * out.size * math.prod(lhs.shape[i] for i in contracted)
+        return Work(flops, _nbytes(lhs, rhs, out), 1), 1
     if name == "conv_general_dilated":
-        kernel = eqn.invars[1].aval
+        image, kernel, out = (x.aval for x in (*eqn.invars, *eqn.outvars))
         num_outputs = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
-        return 2 * eqn.outvars[0].aval.size * (kernel.size // num_outputs)
+        flops = 2 * out.size * (kernel.size // num_outputs)
+        return Work(flops, _nbytes(image, kernel, out), 1), 1
     if name.startswith(("dot_product_attention_fwd", "dot_product_attention_bwd")):
         # cuDNN's kernels hide their matmuls, two and five: query (B, N, h, d), key (B, M, h, d).
-        query, key = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape
-        return (2 if "_fwd" in name else 5) * 2 * math.prod(query) * key[1]
+        query, key = eqn.invars[0].aval, eqn.invars[1].aval
+        matmuls = 2 if "_fwd" in name else 5
+        flops = matmuls * 2 * math.prod(query.shape) * key.shape[1]
+        return Work(flops, matmuls * _nbytes(query, key), 1), 1
     if name == "cond":
-        return max(_jaxpr_flops(branch.jaxpr) for branch in eqn.params["branches"])
-    inner = sum(_jaxpr_flops(jaxpr) for jaxpr in sub_jaxprs(eqn.params))
-    return inner * eqn.params["length"] if name == "scan" else inner
+        each = [_jaxpr_work(branch.jaxpr) for branch in eqn.params["branches"]]
+        return max(each), 1
+    inner = Work()
+    for jaxpr in sub_jaxprs(eqn.params):
+        inner = inner.plus(_jaxpr_work(jaxpr))
+    return inner, eqn.params["length"] if name == "scan" else 1
+
+
+def _nbytes(*arrays: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in arrays)
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 """Predicted time and communication of a training step on many chips, from bytes and FLOPs alone.
 
 What moves is counted from the parameters' shardings and agrees with the collectives that XLA
-compiles (tests/integration/cost/test_scale.py, tests/aot). The seconds are a range, from published
-shares of the peak that a ViT's training reaches, and data sheets; nothing is measured.
+compiles (tests/integration/cost/test_scale.py, tests/aot). The seconds are a range: of data sheets,
+and of constants that public measurements were fitted to (benchmarks/calibrate_prices.py).
 docs/scale.md has the formulas. The peaks of vendors' data sheets are also what MFU divides by.
 """
 
@@ -13,8 +13,10 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from vit_jax import trees
+from vit_jax.cost.flops import Work
 from vit_jax.devices import sharding
 from vit_jax.trees import PyTree
 
@@ -48,10 +50,25 @@ def clock(device_kind: str) -> float | None:
     return None if ghz is None else 1e9 * ghz
 
 
-# Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
-# and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
-# (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
+# What `benchmarks.calibrate_prices` fitted to public measurements (docs/scale.md#predictions): the
+# share of the peak at which matmuls run, by chip; the bytes that a compiled step moves to and from
+# memory for each that its matmuls read or write. SPREAD: quantiles .1 and .9 of measured over
+# predicted time, of the runs that the fit has not seen.
+SHARES = {"A100": 0.801, "H100": 0.746, "v4": 0.842, "v5e": 0.896, "v5p": 0.86, "v6e": 0.738}
+TRAFFIC = 3.034
+SPREAD = (0.8, 1.43)
+# Of devices whose memory's bandwidth is not in chips.tsv, such as CPUs: the share of the peak, or
+# of a matmul's speed, that published runs reached (0.27 of S/16 on v3-8, 0.43 of L/16).
 MFU = (0.27, 0.45)
+# AdamW reads a parameter, its gradient and two moments in float32, and writes three of them.
+UPDATE = 28.0
+# Below these seconds no step falls. The host's work for one: measured (docs/benchmarks.md, digits
+# host overhead per step). Launches: the digits step that XLA compiled for an H100 has 361 kernels,
+# 78 matmuls are counted in it; 5 us for each is what one launch takes (dogacel.github.io, "Four
+# counter-intuitive lessons", a B200). A TPU starts a program once: 1 us an operation is assumed.
+_HOST = 0.7e-3
+_KERNELS = 361 / 78
+_LAUNCH = {"gpu": 5e-6, "tpu": 1e-6}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +81,7 @@ class Chip:
         fast: bytes/s into one device around a ring of fast links, both ways used. On a TPU that
             is one axis of the torus.
         slow: bytes/s into one device from another group.
+        hbm: bytes/s to and from its memory.
         hides_reduce: whether the compiler lets matmuls run while gradients are summed over `data`.
     """
 
@@ -72,12 +90,13 @@ class Chip:
     group: int
     fast: float
     slow: float
+    hbm: float
     hides_reduce: bool = False
 
 
 CHIPS = {
-    name: Chip(kind, float(memory), int(group), float(fast), float(slow), hides == "1")
-    for name, kind, memory, group, fast, slow, hides in rows("chips.tsv")
+    name: Chip(kind, float(memory), int(group), *map(float, rates), hides_reduce=hides == "1")
+    for name, kind, memory, group, *rates, hides in rows("chips.tsv")
 }
 
 
@@ -182,9 +201,87 @@ def passing_seconds(nbytes: float, size: int, chip: Chip) -> float:
     return nbytes / (chip.fast / 2 if size <= chip.group else chip.slow) if size > 1 else 0.0
 
 
+class Effort(NamedTuple):
+    """What a step asks of one device beside its transfers.
+
+    Attributes:
+        work: of all passes over all pieces of the batch.
+        parameters: those that the device updates.
+        dtype: of matmuls' operands, "bfloat16" or "float32".
+    """
+
+    work: Work
+    parameters: float
+    dtype: str = "bfloat16"
+
+
+def effort(
+    image: Work,
+    flops: float,
+    *,
+    images: float,
+    parameters: float,
+    held: float | None = None,
+    pieces: int = 1,
+    dtype: str = "bfloat16",
+) -> Effort:
+    """Return the effort of a step of `flops` on one device.
+
+    All of its passes are taken to move as many bytes and to start as many kernels for a FLOP as the
+    forward pass does.
+
+    Args:
+        image: a forward pass of one image.
+        images: of all pieces.
+        parameters: of the model.
+        held: those that the device updates; all by default.
+        pieces: of the batch, each of which reads the parameters.
+    """
+    weights = parameters * (4 if dtype == "float32" else 2)
+    passes = flops / max(image.flops * images, 1)
+    nbytes = images * max(image.nbytes - weights, 0) + pieces * weights
+    work = Work(int(flops), math.ceil(passes * nbytes), math.ceil(passes * pieces * image.calls))
+    return Effort(work, held or parameters, dtype)
+
+
+def family(chip: Chip) -> str:
+    """Return what a chip is, "gpu" or "tpu"."""
+    return "tpu" if chip.kind.startswith("TPU") else "gpu"
+
+
+def step_seconds(
+    effort: Effort,
+    chip: Chip,
+    *,
+    share: float | None = None,
+    traffic: float | None = None,
+) -> float:
+    """Predict the seconds of a step on one device, its transfers aside.
+
+    The matmuls' time, then that of the bytes that they and what lies between them move; no less
+    than the launches and the host's work. `share` and `traffic` replace the fitted constants.
+
+    What is left out: images that are not there yet (docs/data.md), evaluations and checkpoints.
+    """
+    peak = peak_flops(chip.kind, effort.dtype)
+    assert peak is not None, chip.kind
+    names = [name for name, known in CHIPS.items() if known.kind == chip.kind]
+    share = share or SHARES[names[0]]
+    work = effort.work
+    matmuls = work.flops / (peak * share)
+    moved = ((traffic or TRAFFIC) * work.nbytes + UPDATE * effort.parameters) / chip.hbm
+    return max(matmuls + moved, _KERNELS * work.calls * _LAUNCH[family(chip)], _HOST)
+
+
+def step_range(effort: Effort, chip: Chip) -> tuple[float, float]:
+    """Return the least and the most of `step_seconds`, between which 8 in 10 public runs lay."""
+    seconds = step_seconds(effort, chip)
+    return seconds * SPREAD[0], seconds * SPREAD[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Seconds of a predicted step: compute (least, most) in bfloat16, hidden and exposed moves."""
+    """Seconds of a predicted step: compute (least, most), hidden and exposed moves."""
 
     compute: tuple[float, float]
     hidden: float
@@ -197,8 +294,8 @@ class StepTime:
         return max(least, self.hidden) + self.exposed, max(most, self.hidden) + self.exposed
 
 
-def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> StepTime:
-    """Predict a step of `flops` per device (recomputation included) that moves `moved`.
+def transfers(moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> tuple[float, float]:
+    """Return the seconds of a step's transfers: those beside its matmuls, those that they wait for.
 
     As compiled: the next layer's weights come, and the last one's gradients leave, while a layer is
     computed; a sum over tensor is what the next matmul waits for, and texts that are passed on what
@@ -211,9 +308,9 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
     summed += 2 * gather_seconds(moved.reduce_copies, data * fsdp, tensor, chip)
     waited = 2 * gather_seconds(moved.tensor, tensor, 1, chip)
     waited += passing_seconds(moved.passed, math.prod(axis_sizes.values()), chip)
-    peak = peak_flops(chip.kind)
-    assert peak is not None, chip.kind
-    compute = flops / (peak * max(MFU)), flops / (peak * min(MFU))
-    if chip.hides_reduce:
-        return StepTime(compute, hidden=weights + summed, exposed=waited)
-    return StepTime(compute, hidden=weights, exposed=waited + summed)
+    return (weights + summed, waited) if chip.hides_reduce else (weights, waited + summed)
+
+
+def predict(effort: Effort, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> StepTime:
+    """Predict a step of such effort on each device, recomputation included, that moves `moved`."""
+    return StepTime(step_range(effort, chip), *transfers(moved, axis_sizes, chip))

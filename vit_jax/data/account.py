@@ -12,6 +12,10 @@ SYSTEM = "hidden or of the system"  # the one reason that needs no repair: .DS_S
 _FIRST = 3  # names that a message gives for each reason
 
 
+class Said(str):
+    """A line among the notes on a dataset that says how it is read, and is no finding."""
+
+
 class LeftOut(NamedTuple):
     """Files or records of a dataset that are not used, for one reason."""
 
@@ -29,6 +33,7 @@ class Account:
         used: the number of examples of each split.
         left_out: what is not used, by reason; a reason follows a number: "not an image".
         notes: other findings, one line each, such as copies that lie in two splits.
+        said: how the data are read, one line each; nothing of it needs a repair.
         what: what there is to learn, in place of the number of classes.
     """
 
@@ -37,6 +42,7 @@ class Account:
     used: Mapping[str, int]
     left_out: Mapping[str, LeftOut] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     what: str = ""
 
     @property
@@ -72,7 +78,9 @@ class Account:
         """Return the account as plain JSON values."""
         left_out = {why: [each.count, list(each.first)] for why, each in self.left_out.items()}
         tree = {**dataclasses.asdict(self), "left_out": left_out, "notes": list(self.notes)}
-        return tree if self.what else {key: x for key, x in tree.items() if key != "what"}
+        # Runs of before have neither.
+        tree = {key: x for key, x in tree.items() if x or key not in ("what", "said")}
+        return {**tree, **({"said": list(self.said)} if self.said else {})}
 
 
 def left_out(found: Iterable[tuple[str, str]]) -> dict[str, LeftOut]:
@@ -118,6 +126,8 @@ def tell(name: str, account: Account | None, *, strict: bool = False) -> None:
         )
     if waiting.is_first():
         print(f"{where}: {account.line()}", flush=True)
+        for line in account.said:
+            print(f"{where}: {line}", flush=True)
         for note in account.notes:
             print(f"warning: {where}: {note}", flush=True)
 

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vit_jax.data.checks import check_colors
 from vit_jax.data.config import DataConfig, reading
 from vit_jax.data.images.bands import ALL
 from vit_jax.data.images.decode import decode
@@ -31,7 +30,6 @@ def check(cfg: DataConfig) -> None:
     for band in cfg.bands:
         if not band or cfg.bands.count(band) > 1:
             raise UserError(f"data.bands={_said(cfg.bands)} must name each band, and once")
-    check_colors(cfg.transform, "data.transform")
 
 
 def check_channels(cfg: DataConfig, channels: int) -> None:

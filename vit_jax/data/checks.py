@@ -21,10 +21,10 @@ from vit_jax.data.config import (
     is_on,
     is_random,
 )
-from vit_jax.data.sources.base import Source
+from vit_jax.data.sources.base import Source, target_kind
 from vit_jax.data.sources.partition import full_name
 from vit_jax.errors import UserError, shown
-from vit_jax.settings.fields import check_effects, conform
+from vit_jax.settings.fields import check_effects, check_range, conform
 
 _LOOKED_AT = 16  # examples whose labels are read where none are listed
 
@@ -38,6 +38,11 @@ def check(cfg: DataConfig) -> None:
         from vit_jax.data import bands_config  # late: most runs read pictures
 
         bands_config.check(cfg)
+    if cfg.bands:
+        check_colors(cfg.transform, "data.transform")
+    for name, values in (("data.mean", cfg.mean), ("data.std", cfg.std)):
+        if not cfg.bands:  # whose number is theirs
+            check_range(name, values, {"lengths": (1, 3), "note": ""})
     of_bands = bool(cfg.bands), "without data.bands", "dtype", "bands_shown"
     of_pictures = not cfg.bands, "with data.bands", "background", "upright"
     check_effects(cfg, "data.", (of_bands, of_pictures))
@@ -167,11 +172,17 @@ def check_dense_data(cfg: DataConfig) -> None:
         raise UserError(f"data.upright=False: {why_not}", field="data.upright")
 
 
+def check_target_settings(cfg: DataConfig, is_dense: bool) -> None:
+    """Refuse settings of targets of pixels for a run that learns from none."""
+    names = ("max_segments", "min_visible", "redraws")
+    check_effects(cfg, "data.", [(is_dense, "without targets of pixels", *names)])
+
+
 def check_target_kind(source: Source, fields: Sequence[str]) -> None:
     """Refuse a source that has not what the `fields` of a batch (`targets.FIELDS`) are made of."""
     from vit_jax.data.targets import DEPTH, TargetKind  # late: few runs have such targets
 
-    kind = getattr(source, "target_kind", TargetKind.NONE)
+    kind = target_kind(source)
     classes = {TargetKind.PIXELS: "a class of each pixel", TargetKind.SEGMENTS: "segments"}
     known = {**classes, TargetKind.DEPTH: "a depth of each pixel"}
     kinds = (TargetKind.DEPTH,) if DEPTH in fields else tuple(classes)

@@ -255,7 +255,7 @@ def _look(source: Source, index: int) -> _Seen:
         if chosen := bands_of(source):
             pixels = bands.load(example["image"], chosen).pixels
             bands.check_finite(pixels)
-            facts = str(bands.Facts(pixels.dtype.name, pixels.shape[2]))
+            facts = str(bands.BandFacts(pixels.dtype.name, pixels.shape[2]))
             blank = "of one value" if (pixels == pixels[:1, :1]).all() else ""
         else:
             pixels = decode(example["image"], 3)

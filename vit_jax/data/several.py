@@ -27,7 +27,7 @@ _BAR = re.compile(r"(?<!\\)\|")
 _MOST_NOTED = 3
 
 
-class Kind(enum.StrEnum):
+class HowMany(enum.StrEnum):
     """How many labels a cell or a member holds, `?labels=` at the end of a dataset's name."""
 
     AUTO = ""  # several, where one of them does
@@ -35,12 +35,12 @@ class Kind(enum.StrEnum):
     SEVERAL = "several"
 
 
-def kind_of(chosen: Mapping[str, str], where: str) -> Kind:
+def kind_of(chosen: Mapping[str, str], where: str) -> HowMany:
     """Return what `?labels=` of a dataset's name asks for; raises UserError: anything else."""
     given = chosen.get("labels", "")
-    if given not in tuple(Kind):
+    if given not in tuple(HowMany):
         raise UserError(f"{where}: ?labels={shown(given)} must be one or several")
-    return Kind(given)
+    return HowMany(given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,14 +326,14 @@ class Cells(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    kind: Kind
+    kind: HowMany
     numbers: bool
     escaped: bool
 
     @property
     def is_one(self) -> bool:
         """Whether each row has one label."""
-        return self.kind is Kind.ONE and not self.numbers
+        return self.kind is HowMany.ONE and not self.numbers
 
     def text(self, cells: Sequence[str]) -> str:
         """Return what a row's cells of these columns say, alike for two that say the same.
@@ -344,7 +344,7 @@ class Cells(NamedTuple):
             found = numbers_in(cells, self.columns)
             known = any(x == x for x in found)
             return SEPARATOR.join("" if x != x else repr(x) for x in found) if known else ""
-        if self.kind is Kind.SEVERAL:
+        if self.kind is HowMany.SEVERAL:
             return of_cell(cells[0])
         return label_of(cells[0].replace("\\|", "|") if self.escaped else cells[0])
 
@@ -367,14 +367,14 @@ def meant(rows: Sequence[Mapping[str, str]], chosen: Mapping[str, str], where: s
     """
     kind = kind_of(chosen, where)
     targets = target_columns([*rows[0]], chosen.get("target", ""), where)
-    if targets and kind is not Kind.AUTO:
+    if targets and kind is not HowMany.AUTO:
         raise UserError(f"{where}: ?labels={kind} is of labels, and ?target= of numbers; leave one")
     if targets:
-        return Cells(tuple(targets), Kind.ONE, numbers=True, escaped=False)
-    is_auto = kind is Kind.AUTO
+        return Cells(tuple(targets), HowMany.ONE, numbers=True, escaped=False)
+    is_auto = kind is HowMany.AUTO
     if is_auto and any(is_several(row.get("label", "")) for row in rows):
-        kind = Kind.SEVERAL
-    return Cells(("label",), kind or Kind.ONE, numbers=False, escaped=is_auto)
+        kind = HowMany.SEVERAL
+    return Cells(("label",), kind or HowMany.ONE, numbers=False, escaped=is_auto)
 
 
 def numbers_in(cells: Sequence[str], names: Sequence[str]) -> list[float]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -214,15 +214,23 @@ def _sums(stored: Stored, nodata: float | None) -> _Measured:
 
 def _joined(one: _Sums, two: _Sums, dtype: PixelType) -> _Sums:
     if dtype is not PixelType.FLOAT32:
-        added = ([a + b for a, b in zip(x, y, strict=True)] for x, y in zip(one, two, strict=True))
-        return _Sums(*added)
-    counts, means, squares = [], [], []
-    for n, mean, square, m, other, more in zip(*one, *two, strict=True):
-        both, apart = n + m, other - mean
-        counts.append(both)
-        means.append(mean + apart * m / both if both else 0.0)
-        squares.append(square + more + apart * apart * n * m / both if both else 0.0)
+        both = zip(one.count, two.count, strict=True)
+        return _Sums([a + b for a, b in both], *map(_added, one[1:], two[1:]))
+    counts: list[int] = []
+    means: list[float] = []
+    squares: list[float] = []
+    for n, m, mean, square, other, more in zip(
+        one.count, two.count, one.first, one.second, two.first, two.second, strict=True
+    ):
+        total, apart = n + m, other - mean
+        counts.append(total)
+        means.append(mean + apart * m / total if total else 0.0)
+        squares.append(square + more + apart * apart * n * m / total if total else 0.0)
     return _Sums(counts, means, squares)
+
+
+def _added(one: Sequence[Any], two: Sequence[Any]) -> list[Any]:
+    return [a + b for a, b in zip(one, two, strict=True)]
 
 
 def _moments(

@@ -44,6 +44,19 @@ FIELDS = {
 }
 
 
+def shapes(size: tuple[int, int], most: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Return shape and dtype of the arrays of one example: of (H, W) pixels, `most` segments."""
+    height, width = size
+    found = {
+        LABEL_MAP: ((height, width), np.int16),
+        SEGMENTS: ((most, height, -(-width // 8)), np.uint8),
+        SEGMENT_CLASS: ((most,), np.int32),
+        SEGMENTS_CUT: ((), np.int32),
+        DEPTH: ((height, width), np.float32),
+    }
+    return {key: (shape, np.dtype(dtype)) for key, (shape, dtype) in found.items()}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
     """What is known of one image's pixels; what its kind does not have is None.

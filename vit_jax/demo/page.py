@@ -40,10 +40,13 @@ class Reply(NamedTuple):
 
     classes: list[tuple[str, float]]  # the likeliest ones and their probabilities, in order
     overlay: UInt8[np.ndarray, "P Q 3"]  # what the model saw, under the map of where it looked
+    numbers: bool = False  # whether these are outputs and their numbers
 
     def as_json(self, *, picture: bool) -> dict[str, Any]:
         """Return what a visitor's browser is sent, the picture as a data: URL."""
         found = [{"name": name, "probability": chance} for name, chance in self.classes]
+        if self.numbers:
+            found = [{"name": name, "text": f"{value:.6g}"} for name, value in self.classes]
         shown = {"overlay": _data_url(Image.fromarray(self.overlay), "png")} if picture else {}
         return {"classes": found, **shown}
 
@@ -85,14 +88,23 @@ def make_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]], Reply]
 
     Raises UserError: a model without a map of tokens.
     """
+    from vit_jax.inference import labels  # late: it needs the evaluations
+
     look = saliency.make_saliency(trained)
     names = _distinct([*map(terminal, trained.class_names)])
+    least = labels.thresholds(trained)
 
     def answer(view: Num[np.ndarray, "H W C"]) -> Reply:
         output, heat = look(jnp.asarray(view[None]))
+        if trained.gives_numbers:
+            values = np.asarray(output.logits)[0].tolist()
+            seen = overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0])
+            return Reply([*zip(names, values, strict=True)], seen, numbers=True)
         chances = np.asarray(probabilities(output.logits, trained.loss))[0]
         likeliest = np.argsort(-chances, kind="stable")[:_TOP]
-        classes = [(names[k], float(chances[k])) for k in likeliest]
+        below = {k for k in likeliest.tolist() if least and chances[k] < least[k]}
+        shown = [f"{name} (not seen)" if k in below else name for k, name in enumerate(names)]
+        classes = [(shown[k], float(chances[k])) for k in likeliest]
         return Reply(classes, overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0]))
 
     answer(np.zeros((*trained.image_size, trained.channels), trained.dtype))
@@ -179,7 +191,8 @@ def facts(trained: Trained) -> str:
         f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}",
     ]
     if trained.class_names:
-        facts.append(f"{len(trained.class_names):,} classes")
+        what = "numbers" if trained.gives_numbers else "classes"
+        facts.append(f"{len(trained.class_names):,} {what}")
     if trained.step is not None and trained.ema:
         facts.append("moving average")
     return " · ".join(facts)
@@ -206,7 +219,7 @@ def write(
         examples="\n".join(buttons),
         hidden="" if buttons else " hidden",
         max_upload=max_upload,
-        answers="Words" if takes_words else "Classes",
+        answers="Words" if takes_words else "Numbers" if trained.gives_numbers else "Classes",
         no_words="" if takes_words else " hidden",
     )
 

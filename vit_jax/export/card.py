@@ -9,6 +9,7 @@ from vit_jax import trees
 from vit_jax.data import Background, Reading, Resize
 from vit_jax.data.config import WHITE
 from vit_jax.export.folder import ARRAYS, CLASSES, MARK, WEIGHTS, Change
+from vit_jax.inference import labels
 from vit_jax.inference.forward import output_name, output_width
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.models.losses import Loss
@@ -108,6 +109,28 @@ def _purpose(trained: Trained, outputs: int) -> dict[str, str]:
             "returns": f"Features [B, {outputs}], what a head would see.",
             "chooses": "",
             "calibrated": "",
+        }
+    if trained.gives_numbers:
+        return {
+            "task": "other",
+            "kind": "model of numbers",
+            "count": f"{outputs:,} numbers an image",
+            "returns": f"Numbers [B, {outputs}] in the units of the data it was trained on; what "
+            f"each is, is in `{CLASSES}`, in order.",
+            "chooses": "",
+            "calibrated": "",
+        }
+    least = labels.thresholds(trained)
+    if least:
+        return {
+            "task": "image-classification",
+            "kind": "classifier of several labels",
+            "count": f"{outputs:,} labels",
+            "returns": f"Logits [B, {outputs}], of which the sigmoid of each makes probabilities; "
+            f"the names of the labels are in `{CLASSES}`, in order, and the probability from which "
+            f"a label counts as seen is in `{MARK}` (thresholds).",
+            "chooses": f"It looks for {outputs:,} labels, and for nothing else in an image. ",
+            "calibrated": ", and its probabilities are not calibrated",
         }
     probability = "softmax" if trained.loss is Loss.SOFTMAX else "the sigmoid of each"
     return {

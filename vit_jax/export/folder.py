@@ -85,10 +85,12 @@ class Change:
     scale: float  # the largest logit
     same_top1: int  # images with the same first guess
     output: str = "logits"  # or "features", which guess nothing
+    numbers: bool = False  # whether the outputs are numbers, which guess no class
 
     def __str__(self) -> str:
         """Describe it in one line."""
         guess = f", the first guess is the same for {self.same_top1}"
+        guess = "" if self.numbers else guess
         return (
             f"on {self.count} {self.images} {self.output} (up to {self.scale:.3g}) change by at "
             f"most {self.largest:.2g}{guess if self.output == 'logits' else ''}"
@@ -120,6 +122,7 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
         scale=float(np.abs(before).max()),
         same_top1=int((after.argmax(1) == before.argmax(1)).sum()),
         output=what,
+        numbers=trained.gives_numbers,
     )
 
 

@@ -26,6 +26,7 @@ from vit_jax.export import quantize
 from vit_jax.export import stablehlo as export_stablehlo
 from vit_jax.export.folder import Change
 from vit_jax.export.quantize import WeightDType
+from vit_jax.inference import labels
 from vit_jax.inference.forward import make_forward, output_name, output_width
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
@@ -201,12 +202,16 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
             "dtype": "float32",
             "name": output_name(trained),
         },
-        "loss": trained.loss.value,
+        "loss": _loss(trained),
         "from": _source(trained),
         "ema": trained.ema,
         "step": trained.step,
         "metrics": dict(trained.metrics),
     }
+    if trained.gives_numbers:
+        found["output"]["numbers"] = list(trained.class_names)
+    elif least := labels.thresholds(trained):
+        found["thresholds"] = dict(zip(trained.class_names, least, strict=True))
     if form is Format.TIMM:
         found["input"] |= {"shape": ["batch", trained.channels, height, width], "dtype": "float32"}
     if form is Format.STABLEHLO:
@@ -216,6 +221,11 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
     if trained.config is not None:
         found["config"] = _published(trained.config)
     return found
+
+
+def _loss(trained: Trained) -> str:
+    own = trained.config.objective if trained.config and trained.gives_numbers else trained
+    return str(getattr(own, "loss", trained.loss))
 
 
 def _source(trained: Trained) -> str:

@@ -330,6 +330,8 @@ def make(trained: Trained) -> dict[str, bytes]:
     state = to_hf(trained.variables, trained.model)
     several = trained.loss is not Loss.SOFTMAX
     described = config(trained.model, trained.class_names, several=several)
+    if trained.gives_numbers:
+        described["problem_type"] = "regression"
     return {
         WEIGHTS: safetensors.numpy.save(state, metadata={"format": "pt"}),
         hf_images.FILE: _json(_images(trained)),

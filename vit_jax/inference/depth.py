@@ -45,7 +45,7 @@ def estimate(trained: Trained, image: UInt8[np.ndarray, "H W C"]) -> Float32[np.
         raise UserError(f"{trained.ref} says nothing of depths; give a run or a model of depth")
     size = trained.image_size
     if trained.config is None:
-        size = shaped(image.shape[:2], size, models.pair(trained.model.patch, "patch"))
+        size = shaped(image.shape[:2], size, models.pair(getattr(trained.model, "patch", ()), "patch"))
     model, variables = at_size(trained.model, trained.variables, size)
     run = _program(learned.cfg, model, tuple(trained.mean), tuple(trained.std))
     seen = ops.resize(image, size, trained.transform.resize)

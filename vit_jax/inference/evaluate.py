@@ -15,7 +15,7 @@ from jaxtyping import Num
 from vit_jax import data, evals, models
 from vit_jax.data import DataConfig, account, split_of
 from vit_jax.data.config import Crop
-from vit_jax.data.sources.base import account_of
+from vit_jax.data.sources.base import account_of, gives_numbers
 from vit_jax.data.sources.partition import as_in_run, same_dataset, same_draw
 from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
@@ -116,6 +116,10 @@ def open_target(
         batch_size=batch_size,
         own_transform=own_transform,
     )
+    if gives_numbers(source) != trained.gives_numbers:
+        has, wants = ("numbers", "classes")[:: 1 if gives_numbers(source) else -1]
+        advice = "evaluate on another: --dataset=NAME, with ?target=COLUMN,COLUMN for numbers"
+        raise UserError(f"{source.name} has {has}, and {trained.ref} gives {wants}; {advice}")
     if not source.num_classes:
         advice = "put its images in folders of classes, or evaluate on another: --dataset=NAME"
         raise UserError(f"{source.name} has no labels; {advice}")
@@ -124,7 +128,12 @@ def open_target(
 
 def make_evaluator(trained: Trained, target: EvalTarget, mesh: Mesh) -> Classify:
     """Build the evaluator of a split, of images of the model's size."""
-    context = evals.EvalContext(
+    return classify.create(target.evaluation, make_context(trained, target, mesh))
+
+
+def make_context(trained: Trained, target: EvalTarget, mesh: Mesh) -> evals.EvalContext:
+    """Return what an evaluator of a split is built from, of images of the model's size."""
+    return evals.EvalContext(
         data=target.reading,
         sources={"": target.source},
         image_size=trained.image_size,
@@ -133,7 +142,6 @@ def make_evaluator(trained: Trained, target: EvalTarget, mesh: Mesh) -> Classify
         mesh=mesh,
         loss=trained.loss,
     )
-    return classify.create(target.evaluation, context)
 
 
 def placed(trained: Trained, mesh: Mesh) -> Any:
@@ -227,8 +235,48 @@ def measure(measuring: Measuring) -> tuple[Scores, dict[str, Any]]:
         "unlabelled": len(source) - len(scores.top1),
         **_summary(scores),
         **scores.macro(),
+        **several(trained, scores),
         "ece": expected_error(bins),
         "confidence": float(scores.confidence.mean(dtype="float64")),
+    }
+
+
+def several(trained: Trained, scores: Scores) -> dict[str, Any]:
+    """Return what is measured of several labels, F1 at the thresholds that the run chose; or {}.
+
+    Raises UserError: thresholds of the run that are damaged.
+    """
+    if scores.every is None or scores.hot is None:
+        return {}
+    from vit_jax.evals import multi_label  # late: most sets have one label an image
+    from vit_jax.inference import labels
+
+    found: dict[str, Any] = scores.several()
+    chosen = labels.thresholds(trained) or (0.5,) * scores.every.shape[1]
+    if len(chosen) == scores.every.shape[1]:  # of all classes, not of groups of them
+        found |= multi_label.f1(scores.every >= np.array(chosen), scores.hot)
+        found |= {"threshold": chosen[0]} if len({*chosen}) == 1 else {"thresholds": list(chosen)}
+    return found
+
+
+@_explained
+def measure_numbers(trained: Trained, target: EvalTarget, mesh: Mesh) -> dict[str, Any]:
+    """Measure a model of numbers; returns what metrics.json holds of it."""
+    from vit_jax.evals.several import Regress  # late: most models give classes
+
+    context = make_context(trained, target, mesh)
+    stream = evals.EvalStream(target.evaluation, context)
+    evaluator = Regress(stream=stream, mesh=mesh, names=target.source.class_names)
+    found = evaluator.run({"value": make_predict(trained)}, placed(trained, mesh))
+    return {
+        "from": trained.ref,
+        "step": trained.step,
+        "ema": trained.ema,
+        "changes": changes(trained),
+        "dataset": target.source.name,
+        "image_size": list(trained.image_size),
+        **found,
+        "num_examples": int(found["num_examples"]),
     }
 
 

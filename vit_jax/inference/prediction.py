@@ -30,7 +30,10 @@ _Decoding = tuple[Sequence[Source], list[Future]]
 
 
 class Prediction(NamedTuple):
-    """A class and how likely it is: of all classes, or by a sigmoid loss of its own."""
+    """A class and how likely it is: of all classes, or by a sigmoid loss of its own.
+
+    Of a model of numbers it is an output and its number, in the units of the data.
+    """
 
     class_id: int
     name: str
@@ -52,7 +55,7 @@ def predict(
     """Return the `top` likeliest classes of each image: `predict(trained, ["cat.jpg"])[0][0].name`.
 
     Args:
-        trained: from `load`.
+        trained: from `load`; of a model of numbers the outputs come in their order, all of them.
         images: files by name or open, encoded bytes, Pillow's images or uint8 arrays (H, W, C) of
             pixels, C the model's, of any library; one of these, or an array (B, H, W, C).
         top: of K classes at most K.
@@ -76,9 +79,17 @@ def predict(
 
 
 def stream(
-    trained: Trained, images: Sequence[Source], top: int = 5, *, batch_size: int = 32
+    trained: Trained,
+    images: Sequence[Source],
+    top: int = 5,
+    *,
+    batch_size: int = 32,
+    thresholds: Sequence[float] = (),
 ) -> Generator[list[Answer], None, None]:
     """Do what `predict` does, batch by batch, in order; a broken image is a result too.
+
+    With `thresholds`, one for each class, the classes of an image are those that reach theirs, the
+    likeliest first and at most `top`: several, or none.
 
     All local devices share a batch, which is taken up to a multiple of them. Only a few batches are
     held at a time. Close the iterator, if it is not exhausted, to stop its threads.
@@ -93,7 +104,11 @@ def stream(
     mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
     size = math.ceil(size / len(devices)) * len(devices)
     variables = jax.device_put(trained.variables, NamedSharding(mesh, PartitionSpec()))
-    apply, top = make_apply(trained), min(top, trained.model.num_classes)
+    apply, count = make_apply(trained), trained.model.num_classes
+    # Of numbers all; of several labels those below their thresholds are left out at the end.
+    most = count if trained.gives_numbers else min(top, count)
+    top = count if len(thresholds) else most
+    loss = None if trained.gives_numbers else trained.loss
     pool = ThreadPoolExecutor(thread_name_prefix="decode")
     read = functools.partial(read_view, trained)
 
@@ -105,7 +120,7 @@ def stream(
         views = {row: view.result() for row, view in enumerate(decoding[1])}
         seen = {row: view for row, view in views.items() if not isinstance(view, str)}
         batch = jax.device_put(as_batch(trained, seen, size), sharding.batch_sharding(mesh))
-        return decoding, _rank(variables, batch, apply=apply, loss=trained.loss, top=top)
+        return decoding, _rank(variables, batch, apply=apply, loss=loss, top=top)
 
     try:
         decoded = ahead(range(0, len(images), size), decode, _DECODED)
@@ -113,7 +128,8 @@ def stream(
             ids, values = (np.asarray(array).tolist() for array in ranked)
             # The last batch has rows of padding.
             rows = zip(*decoding, ids, values, strict=False)
-            yield [_answer(trained.class_names, *row) for row in rows]
+            found = [_answer(trained.class_names, *row) for row in rows]
+            yield [_above(each, thresholds, most) for each in found] if len(thresholds) else found
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -128,12 +144,20 @@ def _answer(
     return Answer(source, [Prediction(k, names[k], value) for k, value in pairs])
 
 
+def _above(answer: Answer, thresholds: Sequence[float], most: int) -> Answer:
+    """Keep the classes that reach their thresholds, at most so many."""
+    kept = [x for x in answer.predictions if x.probability >= thresholds[x.class_id]]
+    return answer._replace(predictions=kept[:most])
+
+
 # One function for all calls: another call with the same model does not compile again.
 @functools.partial(jax.jit, static_argnames=("apply", "loss", "top"))
 def _rank(
-    variables: Any, batch: Mapping[str, Array], *, apply: Forward, loss: Loss, top: int
+    variables: Any, batch: Mapping[str, Array], *, apply: Forward, loss: Loss | None, top: int
 ) -> tuple[Int32[Array, "B top"], Float32[Array, "B top"]]:
     logits = of_batch(apply, variables, batch).logits.astype(jnp.float32)
+    if loss is None:  # numbers, in their order
+        return jnp.broadcast_to(jnp.arange(top, dtype=jnp.int32), logits.shape), logits
     # By logits, of which fewer are equal; ties go to the lower class id, as in evaluation.
     ids = jax.lax.top_k(logits, top)[1]
     return ids, jnp.take_along_axis(probabilities(logits, loss), ids, axis=-1)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Float32
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source, target_kind
+from vit_jax.data.checks import check_dense_data
 from vit_jax.data.targets import DEPTH, TargetKind
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
@@ -27,7 +28,6 @@ from vit_jax.models.dense.dpt import NAME, DptConfig
 from vit_jax.models.dense.maps import resize_map
 from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
 from vit_jax.objectives.dense_losses import silog
-from vit_jax.objectives.segment import check_images
 from vit_jax.settings.fields import check_effects, group, value
 
 
@@ -91,7 +91,7 @@ class DepthConfig(ObjectiveConfig):
         if self.min_depth >= self.max_depth:
             what = f"objective.min_depth={self.min_depth} must be below max_depth={self.max_depth}"
             raise UserError(what, field="objective.min_depth")
-        check_images(data)
+        check_dense_data(data)
         linear.validate(model)
         if self.head is DepthHead.DPT:
             dpt.check(self.dpt, model)

@@ -18,7 +18,15 @@ from jaxtyping import Array, Float, Float32
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source
-from vit_jax.data.targets import FIELDS, LABEL_MAP, SEGMENT_CLASS, SEGMENTS, TargetKind
+from vit_jax.data.checks import check_dense_data
+from vit_jax.data.targets import (
+    FIELDS,
+    LABEL_MAP,
+    SEGMENT_CLASS,
+    SEGMENTS,
+    SEGMENTS_CUT,
+    TargetKind,
+)
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.dense import eomt
@@ -40,7 +48,7 @@ from vit_jax.objectives.dense_losses import (
     segment_targets,
     set_loss,
 )
-from vit_jax.objectives.segment import check_classes, check_images
+from vit_jax.objectives.segment import check_classes
 from vit_jax.settings.durations import Clock
 from vit_jax.settings.fields import group, value
 
@@ -97,7 +105,7 @@ class EomtConfig(ObjectiveConfig):
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for an encoder that is no plain ViT, or times that do not fit."""
-        check_images(data)
+        check_dense_data(data)
         eomt.validate(model, self.pixel_head)
         if self.target not in (TargetKind.PIXELS, TargetKind.SEGMENTS):
             raise UserError(
@@ -202,6 +210,8 @@ class Eomt(Objective):
         own = {name: batch[name] for name in ("mask_share", "class_share")}
         loss, terms = set_loss(classes, masks, self._targets(batch), own, self.cfg.loss, points)
         metrics = {"loss": loss, **terms, "masked": now.mean()}
+        if SEGMENTS_CUT in batch:
+            metrics["segments_cut"] = batch[SEGMENTS_CUT].mean(dtype=jnp.float32)
         return loss, Aux(metrics, ctx.model_state, ctx.objective)
 
     def _trained(
@@ -215,7 +225,7 @@ class Eomt(Objective):
         """Those of the encoder, and what the queries say.
 
         "segments" are the logits of classes [B, Q, K + 1] and of masks [B, Q, h, w];
-        "segmentation" [B, K, h, w] is how much each place is of each class.
+        "segmentation" [B, K, H, W] is how much each pixel is of each class.
         """
         found = {"segmentation": self._segmentation, "segments": self._segments}
         return {**super().predictors, **found}
@@ -226,7 +236,7 @@ class Eomt(Objective):
 
     def _segmentation(self, variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         found: Segments = self._segments(variables, batch)
-        return eomt.class_scores(found)
+        return eomt.class_scores(found, (batch["image"].shape[1], batch["image"].shape[2]))
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example: of network and heads alone."""

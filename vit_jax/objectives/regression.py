@@ -126,10 +126,10 @@ class Regression(Objective):
         return ("value",)
 
     @property
-    def _scale(self) -> tuple[Float32[np.ndarray, " K"], Float32[np.ndarray, " K"]]:
+    def _scale(self) -> tuple[Float32[np.ndarray, "1 K"], Float32[np.ndarray, "1 K"]]:
         count = self.model.num_classes
         mean, std = self.cfg.mean or (0.0,) * count, self.cfg.std or (1.0,) * count
-        return np.asarray(mean, np.float32), np.asarray(std, np.float32)
+        return np.asarray(mean, np.float32)[None], np.asarray(std, np.float32)[None]
 
     def _known(self, batch: Mapping[str, Array]) -> tuple[Float[Array, "B K"], Bool[Array, "B K"]]:
         """Return what is to be guessed, in deviations, 0 where it is not known; and where it is."""

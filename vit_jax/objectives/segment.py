@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source
+from vit_jax.data.checks import check_dense_data
 from vit_jax.data.targets import IGNORED, LABEL_MAP, TargetKind
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
@@ -73,7 +74,7 @@ class SegmentConfig(ObjectiveConfig):
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for an encoder without a grid, or images that are mixed."""
-        check_images(data)
+        check_dense_data(data)
         linear.validate(model)
         for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
             if self.frozen and getattr(model, name, 0):
@@ -91,16 +92,6 @@ class SegmentConfig(ObjectiveConfig):
                 "init.weights, or objective.frozen=False",
                 field="objective.frozen",
             )
-
-
-def check_images(data: DataConfig) -> None:
-    """Refuse to change images in ways that their targets cannot follow."""
-    if data.mix.mixup_alpha or data.mix.cutmix_alpha or data.erasing_prob:
-        raise UserError(
-            "data.mix and data.erasing_prob change images without their pixels' targets; set the "
-            "alphas and the probability to 0",
-            field="data.mix",
-        )
 
 
 def check_classes(source: Source, count: int) -> None:

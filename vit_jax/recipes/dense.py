@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from vit_jax import models
 from vit_jax.config.tree import Config
-from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
+from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.data.config import ZoomSide
 from vit_jax.data.targets import TargetKind
+from vit_jax.evals import EvalConfig, InstanceEval, PanopticEval, SegmentationEval
 from vit_jax.models import DType, ViTConfig
 from vit_jax.objectives import EomtConfig, SegmentConfig
 from vit_jax.optim import OptimConfig, Schedule
@@ -35,6 +36,12 @@ DINOV2 = {
     "l": ("vit_l14_dinov2_reg", "vit_large_patch14_reg4_dinov2.lvd142m"),
     "g": ("vit_g14_dinov2_reg", "vit_giant_patch14_reg4_dinov2.lvd142m"),
 }
+
+
+def _plain() -> TransformConfig:
+    return TransformConfig(
+        crop=Crop.RESIZE, crop_rule=CropRule.TORCH, resize=Resize.BILINEAR_ANTIALIAS
+    )
 
 
 def linear_ade20k(size: str = "b") -> Config:
@@ -78,10 +85,15 @@ def linear_ade20k(size: str = "b") -> Config:
             clip_norm=0.0,
         ),
         duration="40_000 steps",
+        evals={"val": _classes(period, stride=341)},
         init=InitConfig(weights=f"timm:{file}.safetensors"),
     )
-    config.checkpoint.every, config.checkpoint.keep_best = period, 0
+    config.checkpoint.every, config.checkpoint.metric = period, "val/miou"
     return config
+
+
+def _classes(every: str, *, stride: int = 0) -> EvalConfig:
+    return SegmentationEval(split="val", every=every, transform=_plain(), stride=stride)
 
 
 class Eomt(NamedTuple):
@@ -185,7 +197,10 @@ def eomt(run: str) -> Config:
         duration=f"{found.epochs} epochs",
         init=InitConfig(weights=f"timm:{file}.safetensors"),
     )
-    config.checkpoint.every, config.checkpoint.keep_best = period, 0
+    kinds = {ADE20K: SegmentationEval, PANOPTIC: PanopticEval, INSTANCES: InstanceEval}
+    config.evals = {"val": kinds[found.data](split="val", every=period, transform=_plain())}
+    metrics = {ADE20K: "val/miou", PANOPTIC: "val/pq", INSTANCES: "val/mask_ap"}
+    config.checkpoint.every, config.checkpoint.metric = period, metrics[found.data]
     return config
 
 

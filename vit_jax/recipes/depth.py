@@ -14,7 +14,8 @@ from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.evals import DepthEval
 from vit_jax.evals.config import DepthCrop
 from vit_jax.models import DType, ModelConfig
-from vit_jax.models.dense.dpt import DptConfig
+from vit_jax.models.dense import dpt
+from vit_jax.models.dense.dpt import DptConfig, Readout
 from vit_jax.objectives import DepthConfig, DepthHead
 from vit_jax.optim import OptimConfig, Optimizer, Schedule
 from vit_jax.recipes import MEAN, STD, choose, folder
@@ -109,7 +110,7 @@ def _nyu(model: ModelConfig, optim: OptimConfig, objective: DepthConfig) -> Conf
         objective=objective,
         duration=f"{_STEPS} steps",
         evals={"test": test},
-        checkpoint=CheckpointConfig(every="1_600 steps"),
+        checkpoint=CheckpointConfig(every="1_600 steps", metric="test/rmse", keep_best=0),
         log=LogConfig(every="50 steps"),
     )
 
@@ -126,8 +127,6 @@ def images(run: str = "s14") -> Config:
     objective = DepthConfig(head=DepthHead.DPT)
     init = InitConfig()
     if choose("run", run, OWN) == "s14":
-        from vit_jax.models.dense import dpt
-
         model, head = dpt.variant("depth_anything_v2_indoor_s", image_size=(308, 308))
         objective.dpt = head
         optim = OptimConfig(lr=5e-5, weight_decay=0.01, warmup="10%", clip_norm=1.0)
@@ -138,7 +137,7 @@ def images(run: str = "s14") -> Config:
         model = dataclasses.replace(folder.model("small"), image_size=(64, 64))
         objective.dpt = DptConfig(
             taps=(0, 1, 2, 3),
-            readout="ignore",
+            readout=Readout.IGNORE,
             widths=(16, 32, 48, 64),
             dim=32,
             hidden_dim=16,

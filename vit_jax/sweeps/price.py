@@ -12,21 +12,30 @@ import jax.numpy as jnp
 from vit_jax import config as config_lib
 from vit_jax import data, errors, models, optim, trees
 from vit_jax.config.tree import Config
-from vit_jax.cost.scale import CHIPS, MFU, peak_flops
+from vit_jax.cost import scale
+from vit_jax.cost.flops import Work
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.settings import durations
 from vit_jax.train import build as build_lib
+from vit_jax.train.estimate import image_work
 
 HERE = "here"
 
 
 class Price(NamedTuple):
-    """The costs of a run: the fields of `point.Point` with the same names.
+    """The costs of a run.
 
     A branch has those of all steps that made its model, its trunk's included.
+
+    Attributes:
+        params, flops, examples, tokens, steps: as of `point.Point`.
+        image: a forward pass of one image.
+        dtype: that the model computes in.
+        pieces: of a batch.
+        repeated: passes of which one is computed again, 4 of 3.
     """
 
     params: int
@@ -34,23 +43,50 @@ class Price(NamedTuple):
     examples: int
     tokens: int | None
     steps: int
+    image: Work
+    dtype: str = "bfloat16"
+    pieces: int = 1
+    repeated: float = 1.0
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a `point.Point` keeps."""
+        names = ("params", "flops", "examples", "tokens", "steps")
+        return {name: getattr(self, name) for name in names}
 
     def seconds(self, device: "Device", before: int = 0) -> tuple[float, float]:
         """Estimate the least and the most seconds of the training steps, and of nothing else.
 
         The first steps, `before` of them, are its trunk's, if the run is a branch.
         """
-        slow, fast = device.flops_per_second
-        flops = self.flops * (self.steps - before) / self.steps
-        return flops / (fast * device.count), flops / (slow * device.count)
+        steps, count = self.steps - before, device.count
+        if device.chip is None:
+            slow, fast = device.flops_per_second
+            flops = self.flops * steps / self.steps
+            return flops / (fast * count), flops / (slow * count)
+        effort = scale.effort(
+            self.image,
+            self.repeated * self.flops / self.steps / count,
+            images=self.examples / self.steps / count,
+            parameters=float(self.params),
+            pieces=self.pieces,
+            dtype=self.dtype,
+        )
+        least, most = scale.step_range(effort, device.chip)
+        return least * steps, most * steps
 
 
 class Device(NamedTuple):
-    """Devices of one kind: how many share a run, and each one's FLOP/s of training, least, most."""
+    """Devices of one kind, of which so many share a run.
+
+    Attributes:
+        chip: what the cost model knows of it, or None.
+        flops_per_second: of training on one device, least and most, where there is no chip.
+    """
 
     name: str
     count: int
-    flops_per_second: tuple[float, float]
+    chip: scale.Chip | None
+    flops_per_second: tuple[float, float] = (0.0, 0.0)
 
 
 def price(cfg: Config) -> Price:
@@ -66,7 +102,10 @@ def price(cfg: Config) -> Price:
     count = plan.total_steps * cfg.data.batch_size
     tokens = None if image.tokens is None else image.tokens * count
     params = trees.num_params(image.params)
-    return Price(params, float(image.flops) * count, count, tokens, plan.total_steps)
+    flops = float(image.flops) * count
+    found = Price(params, flops, count, tokens, plan.total_steps, image.work)
+    again = 4 / 3 if cfg.model.remat is models.Remat.FULL else 1.0
+    return found._replace(dtype=cfg.model.dtype.value, pieces=cfg.accum_steps, repeated=again)
 
 
 def examples(model: ModelConfig, flops: float, objective: ObjectiveConfig | None = None) -> str:
@@ -101,6 +140,7 @@ class _OfImage(NamedTuple):
     params: Any
     flops: int
     tokens: int | None
+    work: Work
 
 
 @functools.lru_cache
@@ -117,7 +157,8 @@ def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -
         tokens = jax.eval_shape(apply, variables, image).tokens
         found += [] if tokens is None else [tokens.shape[1]]
     tokens = round(statistics.fmean(found)) if found else None
-    return _OfImage(parts.abstract.params, build_lib.example_flops(parts), tokens)
+    flops, work = build_lib.example_flops(parts), image_work(parts)
+    return _OfImage(parts.abstract.params, flops, tokens, work)
 
 
 def find_device(name: str, count: int) -> Device:
@@ -127,18 +168,21 @@ def find_device(name: str, count: int) -> Device:
 
     Raises UserError: an unknown name.
     """
-    if name == HERE or name in CHIPS:
-        kind = CHIPS[name].kind if name in CHIPS else jax.devices()[0].device_kind
-        peak = peak_flops(kind) or _matmul_speed()
-        # By what others got of a peak.
-        return Device(name if name in CHIPS else kind, count, (peak * min(MFU), peak * max(MFU)))
+    if name in scale.CHIPS:
+        return Device(name, count, scale.CHIPS[name])
+    if name == HERE:
+        kind = jax.devices()[0].device_kind
+        peak = scale.peak_flops(kind) or _matmul_speed()
+        # Where the chip is not known, by what others got of a peak.
+        speeds = peak * min(scale.MFU), peak * max(scale.MFU)
+        return Device(kind, count, scale.chip(kind), speeds)
     try:
         rate = float(name)
     except ValueError:
-        raise errors.unknown("device", name, [HERE, *CHIPS, "2e12"]) from None
+        raise errors.unknown("device", name, [HERE, *scale.CHIPS, "2e12"]) from None
     if not 0 < rate < float("inf"):
         raise UserError(f"--device={name}: FLOP/s must be above 0")
-    return Device(f"{rate:.3g} FLOP/s", count, (rate, rate))
+    return Device(f"{rate:.3g} FLOP/s", count, None, (rate, rate))
 
 
 @functools.lru_cache

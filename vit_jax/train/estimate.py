@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax import data, models
+from vit_jax import data, models, trees
 from vit_jax.config.tree import Config
-from vit_jax.cost import memory, scale, tables
+from vit_jax.cost import flops, memory, scale, tables
 from vit_jax.data.sources.captions import token_spec
 from vit_jax.objectives import Context
 from vit_jax.train import build as build_lib
@@ -30,6 +30,12 @@ def abstract_batch(
     tokens = {} if objective.pair is None else token_spec(objective.pair.text.context)
     of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), **tokens}
     spec = of_none if source is None else source.spec
+    if objective.cfg.target:
+        from vit_jax.data import targets  # late: few runs learn from pixels
+
+        (view,) = objective.views.values()
+        made = targets.shapes(view.size, cfg.data.max_segments)
+        spec = {**spec, **{key: jax.ShapeDtypeStruct(*each) for key, each in made.items()}}
     if data.is_native(cfg.data.transform):
         fields = {name: spec[name] for name in objective.fields}
         from vit_jax.data.stream.native import batch_shapes  # late: most runs have one size
@@ -97,11 +103,37 @@ def estimate_step(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
 ) -> scale.StepTime:
     """Predict the time of a run's step on chips that are here or not, as a range."""
+    effort = estimate_effort(cfg, parts, axis_sizes)
+    return scale.predict(effort, estimate_traffic(cfg, parts, axis_sizes), axis_sizes, chip)
+
+
+def estimate_effort(
+    cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]
+) -> scale.Effort:
+    """Count what a run's step asks of one device of a mesh of such sizes."""
     count = step_flops(cfg, parts)
     if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
         count = count * 4 // 3
-    moved = estimate_traffic(cfg, parts, axis_sizes)
-    return scale.predict(count / math.prod(axis_sizes.values()), moved, axis_sizes, chip)
+    devices = math.prod(axis_sizes.values())
+    parameters = trees.num_params(parts.abstract.params)
+    return scale.effort(
+        image_work(parts),
+        count / devices,
+        images=cfg.data.batch_size / devices,
+        parameters=parameters / axis_sizes["tensor"],
+        held=parameters / (axis_sizes["fsdp"] * axis_sizes["tensor"]),
+        pieces=cfg.accum_steps,
+        dtype=cfg.model.dtype.value,
+    )
+
+
+def image_work(parts: build_lib.Parts) -> flops.Work:
+    """Count the model's forward pass of one image."""
+    objective = parts.programs[0].objective
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(objective.model)), "float32")
+    variables = {"params": parts.params, **parts.abstract.model_state}
+    module = models.create(models.looped(objective.model))
+    return flops.work(lambda v, x: module.apply(v, x, train=False), variables, image)
 
 
 def loss_share(cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]) -> list[str]:

@@ -99,6 +99,7 @@ def test_pictures_show_the_chosen_bands(root: Path, tmp_path: Path) -> None:
 
     trained = inference.load(f"ckpt:{root}/run")
     view = read_view(trained, str(root / "set/val/sea/0.tif"))
+    assert isinstance(view, np.ndarray)
     shown = picture(trained, view)
     assert shown.shape == (16, 16, 3)
     assert shown.dtype == np.uint8

@@ -10,6 +10,7 @@ from tests.unit.sweeps import files
 from vit_jax import models, trees
 from vit_jax.cli.dry_run import dry_run
 from vit_jax.cli.sweeps import plan as sweep_plan
+from vit_jax.cost import scale
 from vit_jax.errors import UserError
 from vit_jax.sweeps import price as price_lib
 from vit_jax.sweeps.price import find_device, price
@@ -48,7 +49,7 @@ def test_the_examples_of_a_budget_cost_it() -> None:
 
 
 def test_a_device_is_a_chip_a_speed_or_this_machine() -> None:
-    assert find_device("v5e", 8).flops_per_second == pytest.approx((0.27 * 197e12, 0.45 * 197e12))
+    assert find_device("v5e", 8).chip is scale.CHIPS["v5e"]
     assert find_device("2e12", 1).flops_per_second == (2e12, 2e12)
     slow, fast = find_device("here", 1).flops_per_second
     assert 1e8 < slow < fast

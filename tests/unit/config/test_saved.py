@@ -130,7 +130,13 @@ def test_the_free_fields_of_a_config() -> None:
         ),
         *("model.scan_unroll", "model.remat", "model.attention"),
         *(f"{teacher}.teacher.scan_unroll", f"{teacher}.teacher.remat"),
-        *("data.data_dir", "data.num_threads", "data.num_workers", "data.prefetch"),
+        *(
+            "data.data_dir",
+            "data.bands_shown",
+            "data.num_threads",
+            "data.num_workers",
+            "data.prefetch",
+        ),
         *(
             "data.cache",
             "data.max_broken",

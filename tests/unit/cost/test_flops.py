@@ -21,6 +21,20 @@ def test_matmul_and_batched_einsum():
     assert flops.count(scores, spec(2, 3, 4, 5), spec(2, 6, 4, 5)) == 2 * 2 * 4 * 3 * 6 * 5
 
 
+def test_work_has_the_bytes_of_operands_and_results_and_the_calls():
+    found = flops.work(jnp.matmul, spec(3, 5), spec(5, 7))
+    assert found == flops.Work(2 * 3 * 5 * 7, 4 * (15 + 35 + 21), 1) == flops.matmul(3, 5, 7, 4)
+    half = jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), jax.ShapeDtypeStruct((5, 7), jnp.bfloat16)
+    assert flops.work(jnp.matmul, *half) == flops.matmul(3, 5, 7, 2)
+    batched = flops.work(lambda a, b: a @ b, spec(2, 3, 5), spec(2, 5, 7))
+    assert batched == flops.matmul(3, 5, 7, 4, batch=2)
+
+    def scanned(x):
+        return jax.lax.scan(lambda c, _: (c @ c, None), x, None, length=5)[0]
+
+    assert flops.work(scanned, spec(4, 4)) == flops.Work().plus(flops.matmul(4, 4, 4, 4), 5)
+
+
 @pytest.mark.parametrize("groups", [1, 4])
 def test_convolution(groups):
     def conv(x, kernel):

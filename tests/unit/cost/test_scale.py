@@ -10,6 +10,7 @@ from benchmarks import compile as matrix
 from benchmarks import scale as page
 from tests.unit.train.test_step import tiny
 from vit_jax.cost import scale
+from vit_jax.cost.flops import Work
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType
@@ -45,7 +46,7 @@ def compiled(mesh_config: MeshConfig, dtype: DType):
 
 
 def test_rings_within_a_group_and_across() -> None:
-    chip = scale.Chip(kind="TPU v4", memory=1.0, group=8, fast=100.0, slow=10.0)
+    chip = scale.Chip(kind="TPU v4", memory=1.0, group=8, fast=100.0, slow=10.0, hbm=50.0)
     assert scale.gather_seconds(800.0, 1, 1, chip) == 0
     assert scale.gather_seconds(800.0, 8, 1, chip) == pytest.approx(800 * 7 / 8 / 100)
     # 4 groups: the eighth of the result that each device fetches, then shares.
@@ -59,35 +60,65 @@ def test_rings_within_a_group_and_across() -> None:
 
 
 def test_what_is_passed_on_goes_one_way_and_waits_for_the_slowest_hop() -> None:
-    chip = scale.Chip(kind="TPU v4", memory=1.0, group=8, fast=100.0, slow=10.0)
+    chip = scale.Chip(kind="TPU v4", memory=1.0, group=8, fast=100.0, slow=10.0, hbm=50.0)
     assert scale.passing_seconds(800.0, 1, chip) == 0
     assert scale.passing_seconds(800.0, 8, chip) == pytest.approx(800 / 50)
     assert scale.passing_seconds(800.0, 16, chip) == pytest.approx(800 / 10)
     sizes, still = {"data": 4, "fsdp": 2, "tensor": 1}, scale.Traffic(0.0, 0.0, 0.0, 0.0, 0.0)
-    step = scale.predict(1e12, dataclasses.replace(still, passed=800.0), sizes, chip)
+    asked = scale.Effort(Work(10**12), 0)
+    step = scale.predict(asked, dataclasses.replace(still, passed=800.0), sizes, chip)
     assert (step.hidden, step.exposed) == (0, pytest.approx(800 / 50))
-    assert scale.predict(1e12, still, sizes, chip).exposed == 0
+    assert scale.predict(asked, still, sizes, chip).exposed == 0
 
 
 def test_a_step_hides_weights_but_not_activations() -> None:
-    chip = dataclasses.replace(scale.CHIPS["v4"], group=8, fast=100.0, slow=10.0)
+    chip = dataclasses.replace(scale.CHIPS["v4"], group=8, fast=100.0, slow=10.0, hbm=50.0)
     sizes = {"data": 2, "fsdp": 2, "tensor": 2}
     moved = scale.Traffic(gather=200.0, scatter=100.0, reduce=50.0, reduce_copies=8.0, tensor=30.0)
-    step = scale.predict(275e12, moved, sizes, chip)
+    asked = scale.Effort(Work(int(2750e12)), 0)
+    step = scale.predict(asked, moved, sizes, chip)
     least, most = step.compute
-    assert (least, most) == pytest.approx((1 / 0.45, 1 / 0.27))
+    assert (least, most) == pytest.approx([10 * each / scale.SHARES["v4"] for each in scale.SPREAD])
     weights, summed = 300 / 2 / 100, (2 * 50 / 2 + 2 * 8 * 3 / 4) / 100
     assert step.hidden == pytest.approx(weights)
     assert step.exposed == pytest.approx(2 * 30 / 2 / 100 + summed)  # a TPU waits for sums
     assert step.range == pytest.approx((least + step.exposed, most + step.exposed))
     assert dataclasses.replace(step, hidden=9.0).range == (9 + step.exposed, 9 + step.exposed)
-    gpu = scale.predict(275e12, moved, sizes, dataclasses.replace(chip, hides_reduce=True))
+    gpu = scale.predict(asked, moved, sizes, dataclasses.replace(chip, hides_reduce=True))
     assert gpu.hidden == pytest.approx(weights + summed)
     assert gpu.exposed == pytest.approx(2 * 30 / 2 / 100)
 
 
+def test_a_step_is_matmuls_then_bytes_and_no_less_than_launches_and_the_host() -> None:
+    chip, peak = scale.CHIPS["H100"], 989.4e12
+    large = Work(flops=10**15, nbytes=10**12, calls=10)
+    whole = scale.step_seconds(scale.Effort(large, 10**9), chip, share=0.5, traffic=2.0)
+    moved = (2.0 * 1e12 + 28e9) / 3350e9
+    assert whole == pytest.approx(1e15 / (peak * 0.5) + moved)
+    # TF32 multiplies at half of the rate.
+    wide = scale.step_seconds(scale.Effort(large, 10**9, "float32"), chip, share=0.5, traffic=2.0)
+    assert wide == pytest.approx(2 * 1e15 / (peak * 0.5) + moved, rel=1e-3)
+    tiny = scale.Effort(Work(10**6, 10**6, calls=1000), 0)
+    assert scale.step_seconds(tiny, chip) == pytest.approx(1000 * 361 / 78 * 5e-6)
+    assert scale.step_seconds(tiny._replace(work=Work(10**6, 10**6, 1)), chip) == 0.7e-3
+    assert scale.step_seconds(tiny, scale.CHIPS["v4"]) < scale.step_seconds(tiny, chip)
+    middle = scale.step_seconds(tiny, chip)
+    assert scale.step_range(tiny, chip) == pytest.approx([middle * x for x in scale.SPREAD])
+
+
+def test_pieces_read_the_weights_and_start_the_kernels_again() -> None:
+    image = Work(flops=1000, nbytes=500, calls=4)  # of which 200 are 100 parameters in bfloat16
+    once = scale.effort(image, 24e3, images=8.0, parameters=100.0)
+    assert once == scale.Effort(Work(24000, 3 * (8 * 300 + 200), 12), 100)
+    twice = scale.effort(image, 24e3, images=8.0, parameters=100.0, pieces=2, held=50.0)
+    assert twice == scale.Effort(Work(24000, 3 * (8 * 300 + 400), 24), 50)
+    again = scale.effort(image, 32e3, images=8.0, parameters=100.0)
+    assert again.work == Work(32000, 4 * 2600, 16)  # blocks that are computed again
+
+
 def test_every_chip_has_a_peak_and_is_found_by_jaxs_name() -> None:
     assert all(scale.peak_flops(chip.kind) for chip in scale.CHIPS.values())
+    assert set(scale.SHARES) == set(scale.CHIPS)
     kinds = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "NVIDIA H100 80GB HBM3": "H100"}
     kinds |= {"NVIDIA A100-SXM4-80GB": "A100", "TPU v4": "v4", "TPU v6 lite": "v6e"}
     assert all(scale.chip(kind) is scale.CHIPS[name] for kind, name in kinds.items())

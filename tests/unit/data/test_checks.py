@@ -7,7 +7,7 @@ import pytest
 
 from tests.refusals import refused_by
 from vit_jax.data import checks
-from vit_jax.data.config import Crop, DataConfig, Partner, TransformConfig
+from vit_jax.data.config import Crop, DataConfig, Partner, TransformConfig, ZoomSide
 from vit_jax.errors import UserError
 
 
@@ -29,6 +29,9 @@ def test_what_the_crop_never_reads_is_refused() -> None:
     )
     assert "draws no box" in _refused({"crop": Crop.CENTER, "area": (0.1, 1.0)})
     assert "must be (low, high)" in _refused({"crop": Crop.INCEPTION, "area": (0.9, 0.1)})
+    assert "t.zoom=(0.5, 1.0) has no effect with t.crop='center'" in _refused({"zoom": (0.5, 1.0)})
+    assert "t.zoom_side=long has no effect" in _refused({"zoom_side": ZoomSide.LONG})
+    assert "must be (low, high)" in _refused({"crop": Crop.SCALE_JITTER, "zoom": (2.0, 0.5)})
 
 
 def test_a_wrong_policy_is_named_with_its_field() -> None:
@@ -69,3 +72,33 @@ def test_mean_and_std_of_levels_are_refused_with_what_they_are_here() -> None:
         assert str(error.value).endswith(f"divided by 255 it is {ours}")
     checks.check(DataConfig(mean=(0.0,), std=(1.0,)))
     checks.check(DataConfig(mean=(-0.5,), std=(0.5,)))
+
+
+@pytest.mark.parametrize(
+    ("field", "setting"),
+    [
+        ("data.mix.mixup_alpha", 0.8),
+        ("data.mix.cutmix_alpha", 1.0),
+        ("data.erasing_prob", 0.25),
+        ("data.balance", 0.5),
+        ("data.classes", (1, 2)),
+        ("data.upright", False),
+        ("data.transform.auto_augment", "rand-m9-mstd0.5-inc1"),
+        ("data.transform.auto_augment", "randaug(2,10)"),
+        ("data.transform.auto_augment", "autoaugment(cifar10)"),
+        ("data.transform.crop", Crop.NATIVE),
+    ],
+)
+def test_what_makes_no_sense_with_a_target_for_each_pixel(field: str, setting: object) -> None:
+    cfg = DataConfig()
+    checks.check_dense_data(cfg)
+    node = cfg
+    *groups, name = field.split(".")[1:]
+    for group in groups:
+        node = getattr(node, group)
+    setattr(node, name, setting)
+    with pytest.raises(UserError) as error:
+        checks.check_dense_data(cfg)
+    assert error.value.field == field
+    assert str(error.value).startswith(field)
+    assert "\n" not in str(error.value)

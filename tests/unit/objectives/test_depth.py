@@ -30,7 +30,7 @@ def test_settings_that_exclude_each_other() -> None:
     dropped = models.with_fields(MODEL, {"dropout_rate": 0.1})
     with refused_by(CHECK, "model.dropout_rate"):
         DepthConfig(frozen=True).check(dropped, DataConfig())
-    with refused_by("objectives.segment.check_images", "data.mix"):
+    with refused_by("data.checks.check_dense_data", "data.mix.mixup_alpha"):
         DepthConfig().check(MODEL, DataConfig(mix=MixConfig(mixup_alpha=0.2)))
     with refused_by("models.dense.dpt.check", "objective.dpt.taps"):
         DepthConfig(head=DepthHead.DPT).check(MODEL, DataConfig())  # 12 layers by default

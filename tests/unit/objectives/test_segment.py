@@ -57,7 +57,7 @@ MIXED = DataConfig(mix=MixConfig(mixup_alpha=0.2))
 @pytest.mark.parametrize(
     ("cfg", "model", "data", "named"),
     [
-        (SegmentConfig(), {}, MIXED, ("objectives.segment.check_images", "data.mix")),
+        (SegmentConfig(), {}, MIXED, ("data.checks.check_dense_data", "data.mix.mixup_alpha")),
         (SegmentConfig(), {"drop_path_rate": 0.1}, None, "model.drop_path_rate=0.1"),
         (SegmentConfig(), {"token_merging": 2}, None, "model.token_merging=0"),
         (EomtConfig(), {}, None, ("models.dense.eomt.validate", "objective.blocks")),

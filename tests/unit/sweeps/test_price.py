@@ -4,8 +4,11 @@ from pathlib import Path
 import pytest
 
 from configs import vit_mu_digits
+from vit_jax.cost import scale
 from vit_jax.errors import UserError
 from vit_jax.sweeps.price import find_device, price
+from vit_jax.train import build as build_lib
+from vit_jax.train.estimate import estimate_step
 
 
 def test_epochs_need_the_data_and_steps_do_not(tmp_path: Path) -> None:
@@ -21,8 +24,22 @@ def test_a_time_is_a_range_that_devices_share() -> None:
     cfg = vit_mu_digits.get_config()
     cfg.duration, cfg.optim.warmup = "100 steps", "10%"
     found = price(cfg)
-    least, most = found.seconds(find_device("v5e", 8))
-    assert least == pytest.approx(found.flops / (8 * 0.45 * 197e12))
-    assert most == pytest.approx(found.flops / (8 * 0.27 * 197e12))
+    least, most = found.seconds(find_device("2e12", 8))
+    assert (least, most) == pytest.approx([found.flops / (8 * 2e12)] * 2)
     # A branch that leaves its trunk at step 80 takes the last 20 steps alone.
-    assert found.seconds(find_device("v5e", 8), 80) == pytest.approx((least / 5, most / 5))
+    assert found.seconds(find_device("2e12", 8), 80) == pytest.approx((least / 5, most / 5))
+    least, most = found.seconds(find_device("v5e", 1))
+    assert most / least == pytest.approx(scale.SPREAD[1] / scale.SPREAD[0])
+    assert found.seconds(find_device("v5e", 1), 80) == pytest.approx((least / 5, most / 5))
+    # 64 digits keep no chip busy: more devices take no less time.
+    assert found.seconds(find_device("v5e", 8)) == pytest.approx((least, most))
+    assert least == pytest.approx(100 * scale.SPREAD[0] * 0.7e-3)
+
+
+def test_a_chips_price_is_that_of_its_compiled_step() -> None:
+    cfg = vit_mu_digits.get_config()
+    cfg.duration, cfg.optim.warmup, cfg.data.batch_size = "100 steps", "10%", 65536
+    parts = build_lib.build(cfg, 10**6)
+    step = estimate_step(cfg, parts, {"data": 1, "fsdp": 1, "tensor": 1}, scale.CHIPS["H100"])
+    priced = price(cfg).seconds(find_device("H100", 1))
+    assert priced == pytest.approx([100 * seconds for seconds in step.range])

@@ -146,7 +146,8 @@ def total(points: list[Point], device: Device, price: float | None) -> str:
     if price is not None:
         money = f", {_span([f'{each * price:,.2f}' for each in hours])} at {price:g} an hour"
     devices = device.name if device.count == 1 else f"{device.count} x {device.name}"
-    rates = _span([f"{rate:.2g}" for rate in device.flops_per_second])
+    speeds = sorted(flops / each / device.count for each in seconds if each)
+    rates = _span([f"{rate:.2g}" for rate in speeds])
     time, hours = _span(map(format_duration, seconds)), _span([f"{x:,.3g}" for x in hours])
     return (
         f"{len(points)} runs, {format_flops(flops)}; about {time} one after the other on {devices} "
@@ -241,7 +242,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None
         overrides=rest,
         metric=file.metric,
         seconds=None if device is None else cost.seconds(device, before),
-        **cost._asdict(),
+        **cost.fields(),
     )
 
 

@@ -45,7 +45,7 @@ class Stored(NamedTuple):
     nodata: float | None = None
 
 
-class Facts(NamedTuple):
+class BandFacts(NamedTuple):
     """What a file says of its numbers: the dtype, and how many bands it has."""
 
     dtype: str
@@ -112,20 +112,20 @@ def load(data: bytes, bands: Sequence[str], channels: int = 0) -> Stored:
     return found._replace(pixels=found.pixels[..., numbers])
 
 
-def facts(data: bytes, bands: Sequence[str]) -> Facts:
+def facts(data: bytes, bands: Sequence[str]) -> BandFacts:
     """Read what a file says of its numbers; of a TIFF and an array without decoding the rest.
 
     Raises ValueError: as `read`.
     """
     if data.startswith(tiff.MAGIC):
         pages = tiff.pages(data)
-        return Facts(pages[0].dtype.newbyteorder("=").name, sum(page.samples for page in pages))
+        return BandFacts(pages[0].dtype.newbyteorder("=").name, sum(page.samples for page in pages))
     if data.startswith(_NPY):
         shape, _, dtype, _ = _described(data)
         axis = 2 if _is_last(shape, 0) else 0
-        return Facts(dtype.newbyteorder("=").name, shape[axis] if len(shape) == 3 else 1)
+        return BandFacts(dtype.newbyteorder("=").name, shape[axis] if len(shape) == 3 else 1)
     found = load(data, bands if data.startswith(_ZIP) else ALL).pixels
-    return Facts(found.dtype.name, found.shape[2])
+    return BandFacts(found.dtype.name, found.shape[2])
 
 
 def pixel_type(dtype: np.dtype) -> PixelType:

@@ -49,7 +49,7 @@ def native_grid(
     return rows, columns
 
 
-def patchify(image: UInt8[np.ndarray, "H W C"], patch: tuple[int, int]) -> Num[np.ndarray, "N V"]:
+def patchify(image: Num[np.ndarray, "H W C"], patch: tuple[int, int]) -> Num[np.ndarray, "N V"]:
     """Cut an image into patches row by row, each its pixels row by row, the channel fastest."""
     (height, width, channels), (rows, columns) = image.shape, patch
     cut = image.reshape(height // rows, rows, width // columns, columns, channels)

@@ -7,14 +7,15 @@ the user's cache, as `look` keeps that of pictures.
 
 import functools
 import hashlib
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import Any
 
 from vit_jax.data.images import bands as bands_lib
-from vit_jax.data.images.bands import Facts
+from vit_jax.data.images.bands import BandFacts
 from vit_jax.data.images.header import MAX_BYTES, read_file
 from vit_jax.data.sources import look
 from vit_jax.data.sources.listing import NO_IMAGE, Listing
@@ -112,9 +113,9 @@ def unlike(found: Sequence[Seen]) -> list[Seen]:
     ]
 
 
-def _facts(seen: Seen) -> Facts:
+def _facts(seen: Seen) -> BandFacts:
     count, dtype, _ = seen.head.split(" ", 2)
-    return Facts(dtype, int(count))
+    return BandFacts(dtype, int(count))
 
 
 def _see(path: str, bands: Sequence[str], kept: Mapping[str, Seen]) -> Seen:
@@ -142,7 +143,7 @@ def _see(path: str, bands: Sequence[str], kept: Mapping[str, Seen]) -> Seen:
         try:
             return _judged(head, bands, size, stamp)
         except ValueError:  # a TIFF's tags may be at its end
-            return _judged(Path(path).read_bytes(), bands, size, stamp)
+            return _judged(read_file(path), bands, size, stamp)
     except remote.MissingError:
         return Seen(-1, "", "gone")
     except OSError as error:
@@ -157,3 +158,33 @@ def _judged(data: bytes, bands: Sequence[str], size: int, stamp: str) -> Seen:
     facts = bands_lib.facts(data, bands)
     digest = hashlib.blake2b(data[: look.HEAD], digest_size=10).hexdigest()
     return Seen(size, stamp, "", f"{facts.count} {facts.dtype} {digest}")
+
+
+def depth_of(kind: Any) -> int:
+    """Return how many lists of numbers lie in one another."""
+    import pyarrow.types as types
+
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    return depth if types.is_integer(kind) or types.is_floating(kind) else 0
+
+
+def file_of(value: Any) -> Any:
+    """Return lists of lists of numbers, a scalar of pyarrow's, as the bytes of an array.
+
+    What is none of these is returned as it is.
+
+    Raises ValueError: rows of several lengths, or none at all.
+    """
+    if (depth := depth_of(value.type)) < 2:
+        return value.as_py()
+    flat, shape = value.values, [len(value.values)]
+    for _ in range(depth - 1):
+        inside = flat.flatten()
+        shape.append(len(inside) // max(len(flat), 1))
+        flat = inside
+    numbers = flat.to_numpy(zero_copy_only=False)
+    if numbers.size != math.prod(shape):
+        raise ValueError("lists of several lengths, which are no array")
+    return bands_lib.as_file(numbers.reshape(shape))

@@ -6,14 +6,10 @@ struct<bytes, path> and one of int64, whose classes the schema's metadata names.
 read where it is clear which columns are image and label.
 """
 
-import collections
 import concurrent.futures
 import functools
-import io
-import math
 import re
 import sys
-import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,8 +25,8 @@ from vit_jax.data.names import (
     one_spelling,
     split_notes,
 )
+from vit_jax.data.sources import arrays, row_groups, shards
 from vit_jax.data.sources import captions as captions_lib
-from vit_jax.data.sources import shards
 from vit_jax.data.sources.base import Example
 from vit_jax.data.sources.captions import Captions
 from vit_jax.data.sources.partition import draw_of
@@ -40,10 +36,8 @@ from vit_jax.storage import remote
 
 NO_LABEL = "none"  # the column that there is none, in "?label=none"
 _LIKE_LABELS = re.compile("label|class|target|categor|cls|^y$", re.IGNORECASE)
-MAX_BYTES = 512 << 20  # of the decoded row groups of a split in one process
 _MAX_TEXT = 64 << 20  # of their captions, which are read and kept by themselves
 _THREADS = 16
-_AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
 _OWN = ("_footers", "_held", "_texts", "_others", "_seen", "_again")  # of a process
 
@@ -57,11 +51,11 @@ class Columns(NamedTuple):
     targets: tuple[str, ...] = ()  # columns of numbers, in place of a label
 
 
-def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = False) -> Columns:
+def find(opened: Any, chosen: Mapping[str, str], where: str, *, nesting: bool = False) -> Columns:
     """Choose the columns of an open `pyarrow.parquet.ParquetFile`.
 
     The image is the column that the Hub's metadata calls one, else a struct with bytes, else a
-    binary column, else with `arrays` one of lists of lists; the label is the one that the metadata
+    binary column, else with `nesting` one of lists of lists; the label is the one that the metadata
     calls a ClassLabel, else one of a usual name. If several fit, "image" and "label" are taken,
     else `chosen` must name them.
 
@@ -78,7 +72,7 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = F
     ]
     binary = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
     plain = [n for n in binary if n not in LABELS] or binary
-    nested = [n for n, k in kinds.items() if arrays and _depth(k) > 1]
+    nested = [n for n, k in kinds.items() if nesting and arrays.depth_of(k) > 1]
     marked = [name for name in (*structs, *plain) if named[name] == "Image"]
     given = chosen.get("image", "")
     fit = marked or structs or plain or nested
@@ -108,34 +102,6 @@ def find(opened: Any, chosen: Mapping[str, str], where: str, *, arrays: bool = F
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
     path = f"{image}.bytes" if image in structs else image
     return Columns(path, label, several_columns.classes(features, label), targets)
-
-
-def _depth(kind: Any) -> int:
-    """Return how many lists of numbers lie in one another."""
-    import pyarrow.types as types
-
-    depth = 0
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    return depth if types.is_integer(kind) or types.is_floating(kind) else 0
-
-
-def _array_of(value: Any) -> bytes:
-    """Return lists of lists of numbers, a scalar of pyarrow's, as the bytes of an array.
-
-    Raises ValueError: rows of several lengths, or none at all.
-    """
-    from vit_jax.data.images.bands import as_file
-
-    depth, flat, shape = _depth(value.type), value.values, [len(value.values)]
-    for _ in range(depth - 1):
-        inside = flat.flatten()
-        shape.append(len(inside) // max(len(flat), 1))
-        flat = inside
-    numbers = flat.to_numpy(zero_copy_only=False)
-    if numbers.size != math.prod(shape):
-        raise ValueError("lists of several lengths, which are no array")
-    return as_file(numbers.reshape(shape))
 
 
 def captions(opened: Any, chosen: Mapping[str, str], where: str, wanted: Captions) -> str:
@@ -320,9 +286,9 @@ class ParquetSource(shards.ShardSource):
         self._footers: dict[int, Any] = {}
         self._seen: set[int] = set()
         self._again = 0
-        self._held = RowGroups(self._load)
-        self._texts = RowGroups(self._load_captions, _MAX_TEXT)
-        self._others: dict[str, RowGroups] = {}
+        self._held = row_groups.RowGroups(self._load)
+        self._texts = row_groups.RowGroups(self._load_captions, _MAX_TEXT)
+        self._others: dict[str, row_groups.RowGroups] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
@@ -351,7 +317,7 @@ class ParquetSource(shards.ShardSource):
     @property
     def schema(self) -> Any:
         """The columns of the first file, a pyarrow Schema."""
-        return _open(self._files[0]).schema_arrow
+        return row_groups.open_file(self._files[0]).schema_arrow
 
     @property
     def files(self) -> tuple[remote.FileInfo, ...]:
@@ -366,7 +332,7 @@ class ParquetSource(shards.ShardSource):
     @property
     def features(self) -> Mapping[str, Any]:
         """The Hub's description of each column, {} where others wrote the files."""
-        return several_columns.features(_open(self._files[0]))
+        return several_columns.features(row_groups.open_file(self._files[0]))
 
     def place(self, index: int) -> tuple[str, int]:
         """Return the file of an example, and its row there."""
@@ -378,15 +344,17 @@ class ParquetSource(shards.ShardSource):
     def value(self, column: str, index: int) -> Any:
         """Return what another column has of an example; raises DataError as `read`."""
         if column not in self._others:
-            self._others[column] = RowGroups(functools.partial(self._column, name=column))
+            self._others[column] = row_groups.RowGroups(
+                functools.partial(self._column, name=column)
+            )
         return self._value(self._others[column], index)
 
-    def _value(self, held: "RowGroups", index: int) -> Any:
+    def _value(self, held: "row_groups.RowGroups", index: int) -> Any:
         group, row = self._find(index)
         try:
             found = held.get(group)[row - int(self._groups[group, 2])]
-            if self.bands and held is self._held and found.is_valid and _depth(found.type) > 1:
-                return _array_of(found)
+            if self.bands and held is self._held and found.is_valid:
+                return arrays.file_of(found)
             return found.as_py()
         except remote.RemoteError:
             raise
@@ -428,82 +396,14 @@ class ParquetSource(shards.ShardSource):
         facts = self._files[file]
         if remote.info(facts.path) != facts:
             raise ValueError("the file changed after the run began")
-        opened = _open(facts, self._footers.get(file))
+        opened = row_groups.open_file(facts, self._footers.get(file))
         self._footers[file] = opened.metadata
         return opened.read_row_group(number, columns=[name]).column(0)
 
 
-class RowGroups:
-    """The row groups used last, up to a number of bytes; threads that want the same wait for it."""
-
-    def __init__(self, load: Callable[[int], Any], max_bytes: int = MAX_BYTES) -> None:
-        self._load, self._max_bytes, self._bytes = load, max_bytes, 0
-        self._lock, self._loading = threading.Lock(), threading.Semaphore(_AT_ONCE)
-        self._held: collections.OrderedDict[int, concurrent.futures.Future[Any]]
-        self._held = collections.OrderedDict()
-
-    def get(self, key: int) -> Any:
-        """Return a row group; raises what `load` does."""
-        with self._lock:
-            future = self._held.get(key)
-            if known := future is not None:
-                self._held.move_to_end(key)
-            else:
-                future = self._held[key] = concurrent.futures.Future()
-        if not known:
-            try:
-                with self._loading:
-                    loaded = self._load(key)
-            except BaseException as error:
-                with self._lock:
-                    del self._held[key]
-                future.set_exception(error)
-                raise
-            with self._lock:  # so that what is done is counted
-                self._bytes += loaded.nbytes
-                future.set_result(loaded)
-                done = [key for key, future in self._held.items() if future.done()]
-                while self._bytes > self._max_bytes and len(done) > 1:
-                    self._bytes -= self._held.pop(done.pop(0)).result().nbytes
-        return future.result()
-
-
-class _Ranged(io.RawIOBase):
-    """A file for pyarrow, made of ranged reads."""
-
-    def __init__(self, file: remote.FileInfo) -> None:
-        self._file, self._at = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._file.size)[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._file.size if size < 0 else min(self._at + size, self._file.size)
-        data = remote.read_range(self._file.path, self._at, end)
-        self._at += len(data)
-        return data
-
-
 def opened_file(path: str) -> Any:
     """Open a Parquet file; raises ValueError, OSError: it cannot be read."""
-    return _open(remote.info(path))
-
-
-def _open(file: remote.FileInfo, footer: Any = None) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(pa.PythonFile(_Ranged(file), "r"), metadata=footer)
+    return row_groups.open_file(remote.info(path))
 
 
 def open_parquet(
@@ -543,14 +443,16 @@ def open_shards(
     """
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
-        first = _reading(files[0], lambda: _open(files[0]))
-        columns = _reading(files[0], lambda: find(first, chosen, where, arrays=bool(bands)))
+        first = _reading(files[0], lambda: row_groups.open_file(files[0]))
+        columns = _reading(files[0], lambda: find(first, chosen, where, nesting=bool(bands)))
         text = captions(first, chosen, where, wanted)
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             firsts, found, empty = zip(*pool.map(read, files), strict=True)
         if len(files) > 1 and has_beside(first, columns, chosen):
-            several = [_reading(file, functools.partial(_open, file)) for file in files]
+            several = [
+                _reading(file, functools.partial(row_groups.open_file, file)) for file in files
+            ]
             check = functools.partial(check_beside, several, columns, where)
             _reading(files[0], check)
     counts = [len(labels) for labels in found]
@@ -567,9 +469,8 @@ def open_shards(
     kinds = {labels.dtype.kind for labels in found if len(labels)}
     dtype = np.int64 if kinds == {"i"} else np.float64 if columns.targets else np.bytes_
     joined = np.concatenate([labels.astype(dtype) for labels in found])
-    many = _several_of(
-        joined, columns, names, tell, is_list=several_columns.is_list(first, columns.label)
-    )
+    is_list = several_columns.is_list(first, columns.label)
+    many = shards.several_of(joined, columns.targets, names, tell, is_list=is_list)
     if many is None:
         classes, labels = shards.class_ids(joined, names, tell)
     else:
@@ -622,30 +523,12 @@ def open_shards(
     return opened
 
 
-def _several_of(
-    found: np.ndarray,
-    columns: Columns,
-    names: tuple[str, ...],
-    tell: Callable[[int], str],
-    *,
-    is_list: bool,
-) -> several.Read | None:
-    """Read what `labels` returned where it is several labels or numbers; None: it is neither."""
-    if columns.targets:
-        values = found.astype(np.float32)
-        what = several.of_numbers(columns.targets, values)
-        return several.Read(columns.targets, several.Numbers(values), [], what)
-    if not is_list:
-        return None
-    return shards.several_labels([each.decode() for each in found.tolist()], names, tell)
-
-
 @functools.lru_cache(4096)  # the splits of a run are opened one by one
 def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndarray, int]:
     """Return the first row of each row group of a file, its labels, its rows without an image."""
 
     def read() -> tuple[list[int], np.ndarray, int]:
-        opened = _open(file)
+        opened = row_groups.open_file(file)
         facts = opened.metadata
         counts = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
         found = labels(opened, columns, shown(file.path))
@@ -660,7 +543,7 @@ def _captioned(file: remote.FileInfo, column: str) -> tuple[np.ndarray, int]:
     """Return which rows of a file have a caption, and how many captions are not UTF-8."""
 
     def read() -> tuple[np.ndarray, int]:
-        opened = _open(file)
+        opened = row_groups.open_file(file)
         if column not in opened.schema_arrow.names:
             raise ValueError(f"it has no column {column}, unlike the first file")
         found = opened.read(columns=[column]).column(0)

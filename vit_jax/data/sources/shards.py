@@ -25,7 +25,7 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
-from vit_jax.data.several import LabelSets, Numbers, Read
+from vit_jax.data.several import LabelSets, Numbers, Read, of_numbers
 from vit_jax.data.several import read as read_several
 from vit_jax.data.sources.base import Labelled, absolute_slices, digest_of
 from vit_jax.data.sources.partition import (
@@ -268,6 +268,26 @@ def class_ids(
             text = texts[word] if labels.dtype.kind == "S" else words.tolist()[word]
             raise wrong(word, f"the label is {text!r}; {known_ids}")
     return names, np.array(ids, np.int64)[of_word]
+
+
+def several_of(
+    found: np.ndarray,
+    targets: tuple[str, ...],
+    names: tuple[str, ...],
+    tell: Callable[[int], str],
+    *,
+    is_list: bool,
+) -> Read | None:
+    """Read numbers [M, K] of columns, or lists of labels as bytes; None of one label an example.
+
+    Raises what `several_labels` does.
+    """
+    if targets:
+        values = found.astype(np.float32)
+        return Read(targets, Numbers(values), [], of_numbers(targets, values))
+    if not is_list:
+        return None
+    return several_labels([each.decode() for each in found.tolist()], names, tell)
 
 
 def several_labels(

@@ -233,8 +233,8 @@ def open_shards(
         counts, left = np.bincount(shard, minlength=len(files)).tolist(), [*left, folders.left_out]
         if folders.splits and not any(splits):
             splits, counts = folders.splits, [1] * len(shard)
-    elif kind is several.Kind.SEVERAL or (
-        kind is several.Kind.AUTO and any(b"\n" in each for each in entries.labels.tolist())
+    elif kind is several.HowMany.SEVERAL or (
+        kind is several.HowMany.AUTO and any(b"\n" in each for each in entries.labels.tolist())
     ):
         found_labels = _several(entries.labels, tell)
         names = shards.class_names_beside(files)

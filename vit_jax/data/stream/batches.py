@@ -45,7 +45,7 @@ _MOST, _LEAST = 96, 16
 _CORES_OF_A_PROCESS = 8
 Batch: TypeAlias = dict[str, np.ndarray]
 _Vary = Callable[[Any], Pixels]
-_Reads = Mapping[int, concurrent.futures.Future[Example]]
+Reads = Mapping[int, concurrent.futures.Future[Example]]
 # Bytes in a batch for the message about an unreadable example.
 _REASON = 200
 # Most bytes of decoded images in a process: CIFAR's 50,000 images of 32x32 take 154 MB.
@@ -356,7 +356,7 @@ class Batches:
             list(self._threads("decode", self.num_threads).map(fill, chunks))
         return batch
 
-    def _ahead(self, index: np.ndarray) -> _Reads:
+    def _ahead(self, index: np.ndarray) -> Reads:
         """Start to read the examples that are not kept; return a future for each."""
         if not self.num_readers:
             return {}
@@ -364,7 +364,7 @@ class Batches:
         submit = self._threads("read", self.num_readers).submit
         return {each: submit(self._read, each) for each in dict.fromkeys(wanted)}
 
-    def _fill(self, batch: Batch, positions: np.ndarray, reads: _Reads, rows: range) -> None:
+    def _fill(self, batch: Batch, positions: np.ndarray, reads: Reads, rows: range) -> None:
         examples = batch["index"][rows.start : rows.stop].tolist()
         variations = self._variations(positions[rows.start : rows.stop])
         captions: dict[int, tuple[str, ...]] = {}
@@ -394,7 +394,7 @@ class Batches:
         return zip(*each, strict=True)
 
     def _put(
-        self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: _Reads
+        self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: Reads
     ) -> tuple[str, ...]:
         """Read and vary one example and write it to a row; return its captions, if they are used.
 
@@ -426,7 +426,7 @@ class Batches:
         for key in self.views:
             batch[key][row] = 0
 
-    def _load(self, example: int, reads: _Reads) -> Decoded:
+    def _load(self, example: int, reads: Reads) -> Decoded:
         found = reads[example].result() if example in reads else self._read(example)
         fields = {name: found[name] for name in self._kept}
         label = fields.get("label")

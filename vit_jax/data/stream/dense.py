@@ -18,7 +18,8 @@ from vit_jax.data.checks import check_dense, check_target_kind
 from vit_jax.data.images import ops, target_ops
 from vit_jax.data.images.header import image_size, orientation
 from vit_jax.data.order import ExampleRng
-from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, Batches, Decoded, _Reads
+from vit_jax.data.sources.base import target_of
+from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, Batches, Decoded, Reads
 from vit_jax.data.stream.transform import PLAIN_CROPS, evaluation_place
 from vit_jax.data.targets import (
     DEPTH,
@@ -28,11 +29,13 @@ from vit_jax.data.targets import (
     SEGMENTS,
     SEGMENTS_CUT,
     Target,
+    shapes,
 )
 from vit_jax.errors import DataError, UserError
 
-# The arrays of a batch that are made of a `Target`.
-NAMES = (LABEL_MAP, SEGMENTS, SEGMENT_CLASS, SEGMENTS_CUT, DEPTH)
+# The arrays of a batch that are made of a `Target`, and what those have, if not 0, of none.
+_NAMES = (LABEL_MAP, SEGMENTS, SEGMENT_CLASS, SEGMENTS_CUT, DEPTH)
+_NOTHING = {LABEL_MAP: IGNORED, SEGMENT_CLASS: -1}
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -56,7 +59,7 @@ class DenseBatches(Batches):
             views = ", ".join(self.views)
             raise UserError(f"targets of pixels follow one view of an image, not {views}")
         ((self._name, self._view),) = self.views.items()
-        self._targets = [key for key in self.fields if key in NAMES]
+        self._targets = [key for key in self.fields if key in _NAMES]
         check_dense(self._view.transform, "data.transform")
         check_target_kind(self.source, self._targets)
         if not self._view.reading.upright:
@@ -64,20 +67,13 @@ class DenseBatches(Batches):
         super().__post_init__()
 
     def _empty(self, count: int) -> Batch:
-        (height, width), most, spec = self._view.size, self.max_segments, self.source.spec
-        made: Batch = {
-            LABEL_MAP: np.full((count, height, width), IGNORED, np.int16),
-            SEGMENTS: np.zeros((count, most, height, -(-width // 8)), np.uint8),
-            SEGMENT_CLASS: np.full((count, most), -1, np.int32),
-            SEGMENTS_CUT: np.zeros(count, np.int32),
-            DEPTH: np.zeros((count, height, width), np.float32),
-        }
-        others = [key for key in self.fields if key not in NAMES]
-        return {
-            self._name: np.empty((count, *self._view.shape), np.uint8),
-            **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in others},
-            **{key: made[key] for key in self._targets},
-        }
+        spec, made = self.source.spec, shapes(self._view.size, self.max_segments)
+        batch: Batch = {self._name: np.empty((count, *self._view.shape), self._view.dtype)}
+        for key in self.fields:
+            shape, dtype = made[key] if key in made else (spec[key].shape, spec[key].dtype)
+            empty = _NOTHING.get(key, 0)
+            batch[key] = np.full((count, *shape), empty, dtype)
+        return batch
 
     def _variations(self, positions: np.ndarray) -> Iterator[tuple[Any, ...]]:
         transform, rng = self._draws[0].transform, ExampleRng(self.seed or 0)
@@ -114,7 +110,7 @@ class DenseBatches(Batches):
         whole = evaluation_place(target.size, view.transform, view.size)
         return whole._replace(flip=drawn.flip, matrix=drawn.matrix)
 
-    def _load(self, example: int, reads: _Reads) -> Decoded:
+    def _load(self, example: int, reads: Reads) -> Decoded:
         """Read an example and its target, and keep both if a whole dataset of such ones fits."""
         found = reads[example].result() if example in reads else self._read(example)
         target = self._target(example, found["image"])
@@ -132,7 +128,7 @@ class DenseBatches(Batches):
         """
         name = self.source.example_id(example)
         try:
-            target = self.source.target(example)  # type: ignore[attr-defined]
+            target = target_of(self.source, example)
         except UserError:
             raise
         except (ValueError, OSError) as error:

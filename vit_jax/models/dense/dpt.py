@@ -152,8 +152,8 @@ class Dpt(nn.Module):
         for i, skip in enumerate(maps[::-1]):
             x = skip
             fuse = Fusion(self.cfg, self.dtype, self.train, name=f"fuse{i}")
-            after = maps[LEVELS - 2 - i].shape[1:3] if i < LEVELS - 1 else None
-            size = after if self.cfg.to_next else None
+            after = maps[LEVELS - 2 - i] if i < LEVELS - 1 and self.cfg.to_next else None
+            size = None if after is None else (after.shape[1], after.shape[2])
             x = fuse(found[-1], skip, size) if found else fuse(x, None, size)
             found.append(constrain(x, BATCH_AXES))
             self.sow("intermediates", "fused", found[-1])
@@ -196,7 +196,7 @@ class Fusion(nn.Module):
         """Enlarge to (H, W) `size`, or twofold; the first step has no `skip`."""
         first = ResidualUnit(self.cfg, self.dtype, self.train, name="res1")
         if skip is not None:
-            x = x + first(resize_map(skip, x.shape[1:3], half_pixels))
+            x = x + first(resize_map(skip, (x.shape[1], x.shape[2]), half_pixels))
         elif self.is_initializing():
             first(x)  # published files have it, though nothing reads it
         x = ResidualUnit(self.cfg, self.dtype, self.train, name="res2")(x)

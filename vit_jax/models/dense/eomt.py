@@ -24,6 +24,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Remat
 from vit_jax.models.conv.conv import Conv
+from vit_jax.models.dense.maps import resize_map
 from vit_jax.models.families.vit import ViT
 from vit_jax.models.families.vit_config import ViTConfig, num_prefix
 from vit_jax.models.layers.block import Block, BlockConfig, PreNormBlock, SelfAttention, remat
@@ -379,7 +380,11 @@ def abstract(cfg: ModelConfig, head: EomtHead) -> dict[str, Any]:
     return {"params": params, **state}
 
 
-def class_scores(found: Segments) -> Float[Array, "B K h w"]:
-    """Return how much each place is of each class: every query's mask times its probability."""
+def class_scores(found: Segments, size: tuple[int, int]) -> Float[Array, "B K H W"]:
+    """Return how much each pixel is of each class: every query's mask times its probability.
+
+    The masks' logits are brought to (H, W) bilinearly before they become shares, as the authors do.
+    """
     likely = jax.nn.softmax(found.classes, axis=-1)[..., :-1]
-    return jnp.einsum("bqk,bqhw->bkhw", likely, jax.nn.sigmoid(found.masks), precision=_EXACT)
+    masks = jax.nn.sigmoid(resize_map(found.masks.transpose(0, 2, 3, 1), size))
+    return jnp.einsum("bqk,bhwq->bkhw", likely, masks, precision=_EXACT)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import trees
+from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, ViTConfig, facts
 from vit_jax.models.dense import eomt
@@ -97,8 +97,6 @@ def config(cfg: ModelConfig, head: EomtHead, class_names: tuple[str, ...]) -> di
     """
     kind = _kind(cfg)
     assert isinstance(cfg, ViTConfig), "_kind"
-    from vit_jax import models
-
     sides = [models.pair(getattr(cfg, name), name) for name in ("image_size", "patch")]
     if any(a != b for a, b in sides):
         raise UserError("transformers' EoMT is written for square images and patches")

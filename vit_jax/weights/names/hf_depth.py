@@ -150,14 +150,14 @@ def _taps(backbone: Mapping[str, Any], depth: int, source: str) -> tuple[int, ..
     """Return the layers that a backbone's config names, counted from 0; its "stage1" is layer 0."""
     numbers = backbone.get("out_indices")
     if numbers is None and isinstance(names := backbone.get("out_features"), list):
-        found = [re.fullmatch(r"stage(\d{1,4})", str(name)) for name in names]
-        numbers = [int(match[1]) if match else 0 for match in found]
-    fit = isinstance(numbers, list) and len(numbers) == LEVELS
-    if not fit or not all(type(n) is int and 1 <= n <= depth for n in numbers):
+        matches = (re.fullmatch(r"stage(\d{1,4})", str(name)) for name in names)
+        numbers = [int(match[1]) if match else 0 for match in matches]
+    found: list[Any] = numbers if isinstance(numbers, list) else []
+    if len(found) != LEVELS or not all(type(n) is int and 1 <= n <= depth for n in found):
         given = shown(repr(numbers)[:80])
         must = f"must name {LEVELS} layers of 1 to {depth}; the stem is none"
         raise UserError(f"{source}: backbone_config.out_indices={given} {must}")
-    return tuple(n - 1 for n in numbers)
+    return tuple(n - 1 for n in found)
 
 
 def entries(cfg: DptConfig, model: ModelConfig) -> list[Entry]:

@@ -44,13 +44,14 @@ def read(ref: str, size: tuple[int, int] | None = None) -> tuple[Any, dpt.DptCon
 def test_outputs_and_gradients_are_transformers(name: str, tmp_path: Path) -> None:
     stored = np.load(GOLDEN / f"{name}.npz")
     image = jnp.asarray(stored["in_pixel_values"].transpose(0, 2, 3, 1))
-    model, head, variables = read(folder(name, tmp_path), image.shape[1:3])
+    model, head, variables = read(folder(name, tmp_path), (image.shape[1], image.shape[2]))
     own = variables["params"].pop(hf_depth.HEAD)
 
     def run(image: jax.Array) -> tuple[jax.Array, Any]:
         layers = dpt.tapped(head, model, variables, image)
-        how = {"mutable": ["intermediates"]}
-        depth, state = dpt.create(head, model).apply({"params": own}, layers, **how)
+        how: Any = {"mutable": ["intermediates"]}
+        out: Any = dpt.create(head, model).apply({"params": own}, layers, **how)
+        depth, state = out
         joined = [jnp.concatenate([each.prefix, each.tokens], axis=1) for each in layers]
         fused = [x.transpose(0, 3, 1, 2) for x in state["intermediates"]["fused"]]
         loss = (depth * stored["ct_depth"]).sum()

@@ -48,7 +48,7 @@ CIFAR = opened(
     ],
 )
 def test_columns(file, chosen, expected) -> None:
-    assert parquet_files.find(file, chosen, "x") == expected
+    assert parquet_files.find(file, chosen, "x")[:3] == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_labels_are_of_any_type_or_refused_as_what_they_are() -> None:
     for values, why in (
         ([0.5, 1.0], "x.parquet row 0: the label is 0.5, no whole number"),
         ([float("inf"), 1.0], "x.parquet row 0: the label is inf, no whole number"),
-        ([[1], [2, 3]], "the column label of x holds list<.*>, and a label is one number or word"),
+        ([[[1]], [[2]]], "the column label of x holds list<.*>, and labels are numbers or"),
         ([{"a": 1}, {"a": 2}], "the column label of x holds struct<"),
         (pa.array([1, 2], pa.timestamp("s")), "the column label of x holds timestamp"),
     ):

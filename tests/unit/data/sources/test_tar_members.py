@@ -43,7 +43,6 @@ def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
 
 def test_a_label_of_another_type_is_refused_as_that(tmp_path: Path) -> None:
     for label, why in (
-        (b"[1, 2]", r"'a.json': the label is \[1, 2\], several labels"),
         (b'{"a": 1}', "'a.json': the label is .*, a dict"),
         (b"0.25", "'a.json': the label is 0.25, no whole number"),
         (b"-7", "'a.json': the label is '-7'; there is none below 0"),

@@ -32,7 +32,8 @@ class Steps(Labelled):
 
     def __init__(self, sizes: list[tuple[int, int]], shift: float = 0.0) -> None:
         self.sizes, self.shift = sizes, shift
-        self.name, self.class_names = "steps[val]", ("none",)
+        self.name = "steps[val]"
+        self.class_names: tuple[str, ...] = ("none",)
         self.labels = np.zeros(len(sizes), np.int32)
 
     def __len__(self) -> int:

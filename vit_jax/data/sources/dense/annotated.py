@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from vit_jax.data import account
-from vit_jax.data.account import Account
+from vit_jax.data.account import Account, Said
 from vit_jax.data.images.header import read_file
 from vit_jax.data.names import split_notes, with_known_names
 from vit_jax.data.sources import look
@@ -260,9 +260,11 @@ def find(
     counted = Account(
         unit="images",
         num_classes=len(annotations.classes),
+        what="depth maps" if kind is TargetKind.DEPTH else "",
         used={key: len(rows) for key, rows in own.items()},
         left_out=account.left_out(others),
-        notes=(*notes, *split_notes(own)),
+        notes=(*findings(notes), *split_notes(own)),
+        said=tuple(line for line in notes if isinstance(line, Said)),
     )
     members: dict[str, Sequence[int]] = dict(own)
     if drawn:
@@ -333,6 +335,11 @@ def text_of(root: Root, name: str) -> str:
         raise UserError(f"{shown(path)} is no text in UTF-8; save it as that") from None
     except (FileNotFoundError, remote.MissingError):
         return ""
+
+
+def findings(notes: Sequence[str]) -> list[str]:
+    """Return the notes that need a look, without those that only say how data are read."""
+    return [line for line in notes if not isinstance(line, Said)]
 
 
 def each_of(places: Sequence[str], do: Callable[[str], str]) -> list[str]:

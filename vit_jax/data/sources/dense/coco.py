@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit_jax.data.account import Said
 from vit_jax.data.names import one_spelling
 from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.dense import annotated, panoptic
@@ -218,11 +219,11 @@ def categories_of(files: Sequence[AnnotationFile], where: str) -> Categories:
     of_file = [{key: names.index(word) for key, (word, _) in each.items()} for each in listed]
     first = of_file[0]
     if any(each != first for each in of_file):
-        notes.append("the files number their categories otherwise; they are matched by name")
+        notes.append(Said("the files number their categories otherwise; they are matched by name"))
     elif any(key != k for key, k in first.items()):
         ids = f"{min(first)} to {max(first)}" if len(first) > 1 else f"{min(first)}"
         last = len(names) - 1
-        notes.append(f"the category ids {ids} are the classes 0 to {last}, in their order")
+        notes.append(Said(f"the category ids {ids} are the classes 0 to {last}, in their order"))
     things = tuple(names_of.values())
     return Categories(names, () if all(things) else things, of_file, notes)
 

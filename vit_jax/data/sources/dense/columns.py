@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.account import left_out
+from vit_jax.data.account import Said, left_out
 from vit_jax.data.names import class_names
 from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.base import Example, Labelled, Source, digest_of
@@ -254,7 +254,10 @@ def _opened(
     if source.account is not None:
         before = source.account
         found.account = dataclasses.replace(
-            before, num_classes=len(found.class_names), notes=(*before.notes, *notes)
+            before,
+            num_classes=len(found.class_names),
+            notes=(*before.notes, *annotated.findings(notes)),
+            said=tuple(line for line in notes if isinstance(line, Said)),
         )
     return found
 
@@ -354,7 +357,7 @@ def _objects(
     corners = _are_corners(rows, shapes)
     if corners:
         notes.append(
-            "boxes are (left, top, right, bottom): as widths they would leave their images"
+            Said("boxes are (left, top, right, bottom): as widths they would leave their images")
         )
     names = _names(source, column)
     words = sorted({str(k) for _, kinds in rows.values() for k in kinds}, key=_number)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Shaped
 
+from vit_jax.data.account import Said
 from vit_jax.data.images import header
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated, pairs
@@ -78,9 +79,9 @@ class DepthFiles:
             )
         notes = []
         if bits - {"float"} and self._scale is None:
-            notes.append("depth of 16 bits is taken as millimetres; ?scale= says otherwise")
+            notes.append(Said("depth of 16 bits is taken as millimetres; ?scale= says otherwise"))
         if high > 0:
-            notes.append(f"depth is from {low:.4g} to {high:.4g}")
+            notes.append(Said(f"depth is from {low:.4g} to {high:.4g}"))
         return Checked(bad, notes)
 
     def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:

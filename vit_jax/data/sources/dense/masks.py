@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from vit_jax.data.account import Said
 from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.images import header as image_header
 from vit_jax.data.images.decode import decode, turned
@@ -75,7 +76,7 @@ class MaskFiles:
             raise UserError(f"{text}{named}; {self._ids.advice()}")
         notes = []
         if not self.classes:
-            notes.append(f"no {CLASSES}: classes are the ids {names[0]} to {names[-1]}")
+            notes.append(Said(f"no {CLASSES}: classes are the ids {names[0]} to {names[-1]}"))
         self.classes = names
         return notes
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.data.account import Said
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.raster import box_of, corners_of, mask_of
 from vit_jax.data.sources.dense.shape import Shape
@@ -102,7 +103,7 @@ class SegmentRecords:
             notes.append(f"no segments of {many}")
         without = sum(not records[row].classes for row in records if row not in bad)
         if without:
-            notes.append(f"{without:,} of {len(records):,} images have no segments")
+            notes.append(Said(f"{without:,} of {len(records):,} images have no segments"))
         if kind is TargetKind.PIXELS:
             if not self._has_masks:
                 what = "its segments are boxes, which say nothing of the class of each pixel"
@@ -110,7 +111,7 @@ class SegmentRecords:
             names = list(self.classes)
             self._background = names.index(BACKGROUND) if BACKGROUND in names else len(names)
             self.classes = self.classes if BACKGROUND in names else (*names, BACKGROUND)
-            notes.append(f"pixels of no segment are of the class {BACKGROUND!r}")
+            notes.append(Said(f"pixels of no segment are of the class {BACKGROUND!r}"))
         return Checked(bad, notes)
 
     def target(self, row: int, kind: TargetKind, shape: Shape) -> Target:

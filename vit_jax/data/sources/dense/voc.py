@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from vit_jax.data.account import Said
 from vit_jax.data.images import header
 from vit_jax.data.names import KNOWN_SPLITS, alike, one_spelling, read_class_names
 from vit_jax.data.sources import look
@@ -208,7 +209,9 @@ def _find(
         annotations = masks
         if kind is TargetKind.SEGMENTS:
             annotations = Objects(PathTable(root, [given.of_objects[s] for s in stems]), masks)
-            notes.append(f"segments are those of {OF_OBJECTS}; ?masks=none takes the boxes of all")
+            notes.append(
+                Said(f"segments are those of {OF_OBJECTS}; ?masks=none takes the boxes of all")
+            )
     else:
         bad, annotations, said = _boxes(root, where, given, stems)
         notes += said
@@ -229,7 +232,7 @@ def _names(root: annotated.Root, where: str, given: Voc) -> tuple[tuple[str, ...
     found = _objects(root, list(given.xml.values()))
     said = {each[0] for record in found if record for each in record["objects"]}
     if said <= {*NAMES}:
-        return ("background", *NAMES), ["classes are VOC's twenty and the background"]
+        return ("background", *NAMES), [Said("classes are VOC's twenty and the background")]
     return (), []
 
 
@@ -284,7 +287,7 @@ def _boxes(
         for each in good
     ]
     hard = sum(bool(one[5]) for each in good for one in each["objects"])
-    notes = [f"{hard:,} objects are difficult: they neither teach nor count"] if hard else []
+    notes = [Said(f"{hard:,} objects are difficult: they neither teach nor count")] if hard else []
     paths = [given.images[stem] for row, stem in enumerate(stems) if row not in bad]
     return bad, SegmentRecords(records, names, paths), notes
 

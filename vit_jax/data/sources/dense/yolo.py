@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vit_jax.data.account import Said
 from vit_jax.data.images import header
 from vit_jax.data.names import KNOWN_SPLITS, alike, class_names, one_spelling, read_class_names
 from vit_jax.data.sources import look
@@ -86,7 +87,7 @@ def _find(root: annotated.Root, where: str, file: str, kind: TargetKind, draw: S
     _check_classes(lines, names, where)
     records = [_record(lines.get(path, [])) for path in labels]
     without = sum(path not in texts for path in labels)
-    notes = [f"{without:,} of {len(labels):,} images have no file of labels, and no segments"]
+    notes = [Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")]
     lonely = sorted(
         path for path in texts - {*labels} if f"/{_LABELS}/" in f"/{path}" and path != CLASSES
     )

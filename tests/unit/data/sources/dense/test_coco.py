@@ -54,7 +54,8 @@ def test_instances_are_read(tmp_path: Path) -> None:
     source = data.open_source(f"coco:{tmp_path}/all.json", split="whole")
     assert (len(source), source.class_names) == (4, ("dog", "cat"))
     assert data.target_kind(source) is TargetKind.SEGMENTS
-    assert account(source).notes == (
+    assert account(source).notes == ()
+    assert account(source).said == (
         "the category ids 3 to 7 are the classes 0 to 1, in their order",
     )
     for each in (source, pickle.loads(pickle.dumps(source))):
@@ -102,7 +103,7 @@ def test_faults_of_boxes_are_counted(tmp_path: Path) -> None:
     tree["annotations"] += extra
     (tmp_path / "all.json").write_text(json.dumps(tree))
     source = data.open_source(f"coco:{tmp_path}/all.json", split="whole")
-    assert account(source).notes[1:] == (
+    assert account(source).notes == (
         "all.json: 1 annotation is of no image that is used",
         "2 segments are of a mask that cannot be drawn, and left out (first: 1.png)",
         "1 segment is empty, and left out (first: 1.png)",
@@ -151,7 +152,7 @@ def test_files_of_splits_are_matched_by_names(tmp_path: Path) -> None:
         assert classes is not None
         assert classes.tolist() == [1, 0]
         assert account(source).used == {"train": 4, "val": 4}
-        assert "matched by name" in account(source).notes[0]
+        assert "matched by name" in account(source).said[0]
 
 
 def test_what_is_no_coco_is_refused(tmp_path: Path) -> None:

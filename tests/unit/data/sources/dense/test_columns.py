@@ -115,7 +115,7 @@ def test_objects_are_boxes_of_classes(tmp_path: Path) -> None:
     source = data.open_source(name, split="val", target="segments")
     assert source.class_names == ("dog",)
     assert data.target_of(source, 0).boxes.tolist() == [[5, 3, 8, 6]]
-    assert any("boxes are (left, top, right, bottom)" in line for line in account(source).notes)
+    assert any("boxes are (left, top, right, bottom)" in line for line in account(source).said)
     name = write(tmp_path / "test.parquet", objects=[{"bbox": [[1.0]], "category": [1]}])
     with pytest.raises(UserError, match="have no lists of bbox and category of one length"):
         data.open_source(name, split="test", target="segments")

@@ -35,7 +35,8 @@ def found(root: Path, more: str = "") -> tuple[np.ndarray, tuple[str, ...]]:
     depth = data.target_of(source, 1).depth
     assert depth is not None
     assert depth.dtype == np.float32
-    return depth, account(source).notes
+    assert account(source).line().startswith("depth maps in 1 split (train 3); all 3")
+    return depth, account(source).said
 
 
 def test_numbers_have_a_unit(tmp_path: Path) -> None:

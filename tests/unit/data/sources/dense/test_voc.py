@@ -49,7 +49,7 @@ def test_boxes_count_pixels_from_one(tmp_path: Path) -> None:
     assert (len(source), source.num_classes) == (2, 20)
     assert account(source).used == {"train": 4, "val": 2}
     notes = account(source).notes
-    assert "6 objects are difficult: they neither teach nor count" in notes
+    assert "6 objects are difficult: they neither teach nor count" in account(source).said
     assert (
         "6 boxes are partly outside of their image, and clipped (first: JPEGImages/0.jpg)" in notes
     )

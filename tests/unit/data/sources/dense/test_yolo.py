@@ -42,9 +42,10 @@ def test_boxes_are_shares(tmp_path: Path) -> None:
         np.testing.assert_allclose(target.boxes, [[15, 6, 25, 14], [34, 9, 40, 11]], rtol=1e-6)
         assert target.classes.tolist() == [1, 0]
         assert target.masks is None
+    said = "1 of 6 images have no file of labels, and no segments"
+    assert said in account(source).said
     notes = account(source).notes
     for line in (
-        "1 of 6 images have no file of labels, and no segments",
         "1 file of labels has no image (first: train/labels/9.txt)",
         "5 boxes are empty, and left out (first: train/images/0.png)",
         "5 boxes are wholly outside of their image, and left out (first: train/images/0.png)",
