@@ -177,8 +177,8 @@ def effort(row: Measured, found: Counted) -> scale.Effort:
         found.work,
         _PASSES[row.remat] * found.work.flops * row.batch,
         images=float(row.batch),
-        parameters=float(found.params),
-        held=found.params / (row.devices if row.layout == "fsdp" else 1),
+        weights=float(found.params),
+        updated=found.params / (row.devices if row.layout == "fsdp" else 1),
         dtype="float32" if row.dtype == "float32" else "bfloat16",
     )
 

@@ -95,13 +95,13 @@ def _write(kind: str, count: int, place: Path) -> str:
 def _examples(count: int) -> dict[str, float]:
     """Measure opening a dataset, and its first batch at step 0 and at a late one."""
     from vit_jax import data
-    from vit_jax.data import DataConfig, TransformConfig, one_view
+    from vit_jax.data import Crop, DataConfig, TransformConfig, one_view
 
     name = sys.argv[-1]
     found: dict[str, float] = {}
     source, found["start"] = _timed(lambda: data.open_source(name))
     cfg = DataConfig(
-        name=name, batch_size=64, num_threads=1, transform=TransformConfig(crop="resize")
+        name=name, batch_size=64, num_threads=1, transform=TransformConfig(crop=Crop.RESIZE)
     )
     views = one_view(cfg.transform, (8, 8), 3, data.reading(cfg))
     for what, step in (("first batch", 0), ("resumed batch", 10 * count // 64 + 7)):
@@ -260,7 +260,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         what, size, _ = args.measure
         print(json.dumps(MEASURES[what](int(size))))
         return
-    content = json.loads(args.out.read_text()) if args.out.exists() else {"rows": {}}
+    content: dict[str, Any] = {"rows": {}}
+    if args.out.exists():
+        content = json.loads(args.out.read_text())
     content["device"] = record.device()
     for what in args.only:
         rows = []

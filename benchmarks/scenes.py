@@ -3,12 +3,12 @@
 
     python -m benchmarks.scenes runs/scenes [--share 1.0]
 
-A scene is 64 pixels square: a cut of one of scikit-learn's two photographs, and one to four of six
-letters, each of a size, colour and angle of its own, the later over the earlier. Four datasets show
-the same scenes: `masks:FOLDER`, the letter of each pixel; `coco:FOLDER/coco?images=FOLDER/images`,
-each letter's mask and box; `depth:FOLDER`, where a letter is as far as it is small, and the
-photograph lies behind all; FOLDER/letters has scenes of one letter in class folders, to pretrain
-on. Training scenes are of the left of the photographs, test scenes of the right.
+A scene is 64 pixels square: a cut of one of scikit-learn's two photographs, and one to three of six
+letters, each of a size, colour and angle of its own, the later over the earlier. Three datasets
+show the same scenes: `masks:FOLDER`, the letter of each pixel; `coco:FOLDER/coco` with the images
+in FOLDER/images, each letter's mask and box; `depth:FOLDER`, where a letter is as far as it is
+small, and the photograph lies behind all. `masks:FOLDER/others` has scenes of six other letters,
+to pretrain on. Training scenes are of the left of the photographs, test scenes of the right.
 """
 
 import argparse
@@ -24,13 +24,11 @@ from PIL import Image
 
 from benchmarks.glyphs import draw_ink
 
-LETTERS = "ABCDEF"
-CLASSES = ("photograph", *LETTERS)
+LETTERS, OTHERS = "ABCDEF", "GHJKLN"
 SIDE = 64  # pixels
-SIZES = (24, 44)  # pixels of a letter's square, at least, below
+SIZES = (30, 52)  # pixels of a letter's square, at least, below
 SPLITS = {"train": 3000, "val": 400}  # scenes
-SINGLE = {"train": 500, "val": 40}  # of each letter
-FAR = 4.0  # metres to the photograph; a letter of SIZES[1] pixels is at 1, of half of them at 2
+FAR = 3.0  # metres to the photograph; a letter of SIZES[1] pixels is at 1
 _TRAINED = 0.65  # share of a photograph, from the left, that training scenes are cut from
 _VISIBLE = 12  # pixels of a letter that must be seen, or it is drawn again
 
@@ -51,18 +49,19 @@ def photographs() -> list[np.ndarray]:
     return [np.asarray(photo) for photo in load_sample_images().images]
 
 
-def draw(
-    rng: np.random.Generator, photos: Sequence[np.ndarray], split: str, letters: Sequence[int]
-) -> Scene:
-    """Draw a scene with these letters, the first at the back; each is seen in part at least."""
+def draw(rng: np.random.Generator, photos: Sequence[np.ndarray], split: str, names: str) -> Scene:
+    """Draw a scene with one to three of the letters; each is seen in part at least."""
+    letters = rng.integers(0, len(names), rng.integers(1, 4)).tolist()
     while True:
-        scene = _draw(rng, photos[rng.integers(len(photos))], split, letters)
+        scene = _draw(rng, photos[int(rng.integers(len(photos)))], split, names, letters)
         counts = [(scene.seen == i).sum() for i in range(len(letters))]
         if min(counts) >= _VISIBLE:
             return scene
 
 
-def _draw(rng: np.random.Generator, photo: np.ndarray, split: str, letters: Sequence[int]) -> Scene:
+def _draw(
+    rng: np.random.Generator, photo: np.ndarray, split: str, names: str, letters: list[int]
+) -> Scene:
     height, width = photo.shape[:2]
     cut = int(rng.integers(SIDE, 2 * SIDE))
     border = int(_TRAINED * width)
@@ -73,7 +72,7 @@ def _draw(rng: np.random.Generator, photo: np.ndarray, split: str, letters: Sequ
     seen, sizes = np.full((SIDE, SIDE), -1), []
     for number, letter in enumerate(letters):
         size = int(rng.integers(*SIZES))
-        ink = draw_ink(LETTERS[letter], rng, size, size=(0.8, 1.0), place=(0.5, 0.5), degrees=20)
+        ink = draw_ink(names[letter], rng, size, size=(0.8, 1.0), place=(0.5, 0.5), degrees=20)
         top, left = (int(each) for each in rng.integers(0, SIDE - size + 1, 2))
         where = (slice(top, top + size), slice(left, left + size))
         share = np.asarray(ink, np.float32)[..., None] / 255
@@ -81,43 +80,41 @@ def _draw(rng: np.random.Generator, photo: np.ndarray, split: str, letters: Sequ
         seen[where][share[..., 0] > 0.5] = number
         sizes.append(size)
     image += rng.normal(0, 4, image.shape)
-    return Scene(np.clip(image, 0, 255).astype(np.uint8), seen, list(letters), sizes)
+    return Scene(np.clip(image, 0, 255).astype(np.uint8), seen, letters, sizes)
 
 
 def write(folder: Path, share: float = 1.0, seed: int = 0) -> None:
     """Write all datasets below `folder`."""
     photos, rng = photographs(), np.random.default_rng(seed)
-    for split, count in SPLITS.items():
-        _write_split(folder, split, max(8, round(share * count)), photos, rng)
-    names = "".join(f"{name}\n" for name in CLASSES)
-    (folder / "classes.txt").write_text(names)
-    for split, count in SINGLE.items():
-        for k, letter in enumerate(LETTERS):
-            place = folder / "letters" / split / letter
-            place.mkdir(parents=True)
-            for i in range(max(2, round(share * count))):
-                Image.fromarray(draw(rng, photos, split, [k]).image).save(place / f"{i}.png")
+    for place, names in ((folder, LETTERS), (folder / "others", OTHERS)):
+        for split, count in SPLITS.items():
+            _write_split(place, split, names, max(8, round(share * count)), photos, rng)
+        (place / "classes.txt").write_text("".join(f"{name}\n" for name in ("photograph", *names)))
 
 
 def _write_split(
-    folder: Path, split: str, count: int, photos: Sequence[np.ndarray], rng: np.random.Generator
+    folder: Path,
+    split: str,
+    names: str,
+    count: int,
+    photos: Sequence[np.ndarray],
+    rng: np.random.Generator,
 ) -> None:
     kinds = {kind: folder / kind / split for kind in ("images", "masks", "depth")}
     for place in kinds.values():
         place.mkdir(parents=True)
     images, found = [], []
     for i in range(count):
-        letters = rng.integers(0, len(LETTERS), rng.integers(1, 5)).tolist()
-        scene, name = draw(rng, photos, split, letters), f"{i:05}.png"
+        scene, name = draw(rng, photos, split, names), f"{i:05}.png"
         Image.fromarray(scene.image).save(kinds["images"] / name)
-        # 0 is the photograph, as in CLASSES.
-        of_pixel = np.asarray([0, *(k + 1 for k in letters)], np.uint8)[scene.seen + 1]
+        # 0 is the photograph.
+        of_pixel = np.asarray([0, *(k + 1 for k in scene.letters)], np.uint8)[scene.seen + 1]
         Image.fromarray(of_pixel).save(kinds["masks"] / name)
         metres = np.asarray([FAR, *(SIZES[1] / size for size in scene.sizes)])[scene.seen + 1]
         Image.fromarray(np.round(1000 * metres).astype(np.uint16)).save(kinds["depth"] / name)
         images.append({"id": i, "file_name": f"{split}/{name}", "width": SIDE, "height": SIDE})
-        found += [_annotation(len(found) + n, i, scene, n) for n in range(len(letters))]
-    categories = [{"id": k + 1, "name": letter} for k, letter in enumerate(LETTERS)]
+        found += [_annotation(len(found) + n, i, scene, n) for n in range(len(scene.letters))]
+    categories = [{"id": k + 1, "name": letter} for k, letter in enumerate(names)]
     content = {"images": images, "annotations": found, "categories": categories}
     (folder / "coco").mkdir(exist_ok=True)
     (folder / "coco" / f"{split}.json").write_text(json.dumps(content))

@@ -60,7 +60,8 @@ def write(folder: Path) -> None:
     scans, digits = read()
     (folder / "scans").mkdir(parents=True, exist_ok=True)
     splits = ["train"] * TRAIN + ["val"] * VAL + ["test"] * (len(scans) - TRAIN - VAL)
-    several, measured = [("path", "label", "split")], [("path", *NUMBERS, "split")]
+    several: list[tuple[str, ...]] = [("path", "label", "split")]
+    measured: list[tuple[str, ...]] = [("path", *NUMBERS, "split")]
     every = zip(scans, hot(digits), numbers(scans), splits, strict=True)
     for k, (scan, labels, values, split) in enumerate(every):
         path = f"scans/{k:04}.png"
@@ -103,7 +104,7 @@ def baselines() -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Write the tables, or train and print what is measured on the test splits."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--write", type=Path, help="only write the tables there")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--runs", default="several,numbers")

@@ -22,7 +22,7 @@ Published: none.
 from collections.abc import Mapping
 
 from vit_jax import Config
-from vit_jax.recipes import folder, labels, pixels
+from vit_jax.recipes import folder, labels
 
 RUNS = folder.RUNS
 
@@ -34,4 +34,4 @@ def get_config(run: str = "s16") -> Config:
 def get_config_for(given: Mapping[str, str], run: str = "s16") -> Config:
     config = folder.images(run)
     name, place = given.get("data.name", ""), given.get("data.data_dir", "")
-    return pixels.found_out(labels.found_out(config, name, place), name) if name else config
+    return folder.found_out(labels.found_out(config, name, place), name) if name else config

@@ -74,7 +74,6 @@ ELSEWHERE = {
     "data/sources/dense/ids.py": "tests/unit/data/sources/dense/test_masks.py",
     "data/sources/dense/pairs.py": "tests/unit/data/sources/dense/test_masks.py",
     "data/sources/dense/segments.py": "tests/unit/data/sources/dense/test_coco.py",
-    "data/sources/dense/shape.py": "tests/unit/data/test_awkward.py",
     "data/targets.py": "tests/unit/data/sources/dense/test_coco.py",
     "evals/probes/frozen.py": "tests/meta/test_add_an_objective.py",
     "distill/cache.py": "tests/integration/train/test_logit_cache.py",

@@ -257,7 +257,9 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         if ":mae" in flags["--config"]:
             flags["--config.objective.decoder_depth"] = "1"
         if "_folder" in flags["--config"]:  # which takes all else from the images
-            flags["--config.data.name"] = str(photos)
+            given = flags.get("--config.data.name", "")
+            named = _of_layouts(given, tmp_path)
+            flags["--config.data.name"] = str(photos) if named == given else named
             flags["--config.model.image_size"] = "64"
         elif "captions_small" in flags["--config"]:
             flags["--config.data.name"] = f"csv:{captioned.write(tmp_path / 'captioned')}"

@@ -260,7 +260,7 @@ TRAINED = (
     "siglip_imagetext:b16",
     "lit_imagetext:b16",
     "finetune_imagetext:clip_b32",
-    "nyu_depth:b16",
+    "nyu_depth:b",
     "depth_folder:s14",
 )
 

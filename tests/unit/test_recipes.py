@@ -784,7 +784,7 @@ def test_published_pairs_are_tuned_by_their_own_loss_on_their_own_images() -> No
 
 def test_depth_as_its_authors_learned_it() -> None:
     for run, lr, decay, betas, warmup in (
-        ("s16", 3e-4, 1e-4, (0.9, 0.99), "12_800 steps"),
+        ("s", 3e-4, 1e-4, (0.9, 0.99), "12_800 steps"),
         ("dpt", 1e-4, 0.01, (0.9, 0.999), "30%"),
     ):
         cfg = load(CONFIGS / "nyu_depth.py", run)
@@ -796,7 +796,7 @@ def test_depth_as_its_authors_learned_it() -> None:
         assert (test.crop, test.flip, test.max_depth) == ("eigen", True, 10.0)
         # The short side of NYU's images stays as it is: 416 of its 480 pixels are cut.
         assert cover_size(cfg.model.image_size, cfg.data.transform.crop_ratio)[0] == 480
-    linear, dpt = (load(CONFIGS / "nyu_depth.py", run).objective for run in ("l16", "dpt"))
+    linear, dpt = (load(CONFIGS / "nyu_depth.py", run).objective for run in ("l", "dpt"))
     assert (linear.head, linear.frozen, linear.bins) == ("linear", True, 256)
     assert (dpt.head, dpt.dpt.taps, dpt.dpt.widths) == ("dpt", (2, 5, 8, 11), (96, 192, 384, 768))
     assert load(CONFIGS / "nyu_depth.py", "dpt").optim.min_lr == pytest.approx(1e-4 / 2500)

@@ -138,11 +138,13 @@ def evals_fit(cfg: Config) -> None:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         _check_eval(evaluation, name, cfg.objective)
+        evaluation.check_model(f"evals.{name}", cfg.model)
 
 
 def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
-    lacks: dict[str, str] = {}
+    of_pixels = {each.predictor for each in EVALUATORS if each.needs_target}
+    lacks = dict.fromkeys(of_pixels - set(objective.predicts), "says no such thing of pixels")
     if objective.head_loss is None:
         lacks["logits"] = "trains no head for classes"
     if not objective.gives_numbers:

@@ -220,8 +220,8 @@ def effort(
     flops: float,
     *,
     images: float,
-    parameters: float,
-    held: float | None = None,
+    weights: float,
+    updated: float,
     pieces: int = 1,
     dtype: str = "bfloat16",
 ) -> Effort:
@@ -233,15 +233,15 @@ def effort(
     Args:
         image: a forward pass of one image.
         images: of all pieces.
-        parameters: of the model.
-        held: those that the device updates; all by default.
+        weights: parameters of the forward pass.
+        updated: parameters that the device updates.
         pieces: of the batch, each of which reads the parameters.
     """
-    weights = parameters * (4 if dtype == "float32" else 2)
+    held = weights * (4 if dtype == "float32" else 2)
     passes = flops / max(image.flops * images, 1)
-    nbytes = images * max(image.nbytes - weights, 0) + pieces * weights
+    nbytes = images * max(image.nbytes - held, 0) + pieces * held
     work = Work(int(flops), math.ceil(passes * nbytes), math.ceil(passes * pieces * image.calls))
-    return Effort(work, held or parameters, dtype)
+    return Effort(work, updated, dtype)
 
 
 def family(chip: Chip) -> str:

@@ -196,7 +196,7 @@ def split(text: str) -> list[tuple[str, bool]]:
     return found
 
 
-def as_cell(names: Sequence[str], ids: np.ndarray) -> str:
+def as_cell(names: tuple[str, ...], ids: np.ndarray) -> str:
     """Write an image's labels as a table has them: "cat|?dog"; ids are as in `LabelSets`."""
     words = (
         ("" if k >= 0 else "?", names[k if k >= 0 else -1 - k].replace("|", "\\|"))

@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from vit_jax import data
+from vit_jax import data, models
 from vit_jax.data import classes
 from vit_jax.data.checks import check_labels
 from vit_jax.data.sources.base import gives_numbers
 from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
 from vit_jax.settings import durations
 from vit_jax.settings.fields import group, value
 
@@ -59,6 +60,9 @@ class EvalConfig:
             raise UserError(f"{where} measures nothing; give it a number, such as k=(20,)")
         self.dataset = data.full_name(self.dataset)
         data.check_fixed(self.transform, f"{where}.transform")
+
+    def check_model(self, where: str, model: ModelConfig) -> None:
+        """Raise UserError for what the model cannot be evaluated on."""
 
     def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
         """Check what can be known of the opened splits before the first step.
@@ -410,6 +414,19 @@ class DepthEval(EvalConfig):
         _check_whole(self.transform, where)
         if self.min_depth >= self.max_depth:
             raise UserError(f"{where}.min_depth={self.min_depth} must be below {where}.max_depth")
+
+    def check_model(self, where: str, model: ModelConfig) -> None:
+        own = models.input_shape(model)[:2]
+        size, field = self.size(own), f"{where}.image_size"
+        if size == own:
+            return
+        if not getattr(model, "dynamic_image_size", False):
+            why = f"is another than the model's, {own}; set model.dynamic_image_size=True"
+            raise UserError(f"{field}={self.image_size} {why}", field=field)
+        try:
+            models.patch_grid(model, size)
+        except UserError as error:
+            raise UserError(f"{field}={self.image_size}: {error}", field=field) from None
 
     def size(self, own: tuple[int, int]) -> tuple[int, int]:
         """Return (H, W) that images are brought to; `own` is the model's."""

@@ -18,7 +18,7 @@ from vit_jax.inference.trained import Trained
 from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.objectives import Objective, ObjectiveConfig, Predict
-from vit_jax.train.beside import own
+from vit_jax.objectives.beside import own
 from vit_jax.weights.config import ResizeRule
 
 

@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Float32, UInt8
 
 from vit_jax import models
-from vit_jax.data import Reading, Source, normalize
+from vit_jax.data import Reading, Source, account, normalize
 from vit_jax.data.images import ops
-from vit_jax.data.sources.base import split_of
+from vit_jax.data.sources.base import account_of, split_of
 from vit_jax.data.sources.dense.masks import IGNORED, open_masks, pixels_of
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import Pass, watched
@@ -76,6 +76,7 @@ def open_splits(dataset: str, *splits: str) -> list[Source]:
     for part, split in zip(("train", "test"), splits, strict=True):
         with split_of(f"--{part}_split"):
             found.append(open_masks(dataset.removeprefix(PREFIX), split))
+    account.tell(found[0].name, account_of(found[0]))
     return found
 
 

@@ -45,7 +45,9 @@ def estimate(trained: Trained, image: UInt8[np.ndarray, "H W C"]) -> Float32[np.
         raise UserError(f"{trained.ref} says nothing of depths; give a run or a model of depth")
     size = trained.image_size
     if trained.config is None:
-        size = shaped(image.shape[:2], size, models.pair(getattr(trained.model, "patch", ()), "patch"))
+        size = shaped(
+            image.shape[:2], size, models.pair(getattr(trained.model, "patch", ()), "patch")
+        )
     model, variables = at_size(trained.model, trained.variables, size)
     run = _program(learned.cfg, model, tuple(trained.mean), tuple(trained.std))
     seen = ops.resize(image, size, trained.transform.resize)
@@ -70,14 +72,16 @@ def shaped(
 def at_size(model: ModelConfig, variables: PyTree, size: tuple[int, int]) -> tuple[Any, PyTree]:
     """Return a model for images of another size, with its positions brought there.
 
-    By the rule of the official loaders, bicubic without antialias, as transformers has it.
+    By transformers' rules: of DINOv2 bicubic without antialias, of DPT's own ViT bilinear.
     """
     if models.input_shape(model)[:2] == size:
         return model, variables
     other = models.with_fields(model, {"image_size": size})
     if (table := variables["params"].get(_TABLE)) is None:
         return other, variables
-    resize = resize_lib.resizer(ResizeRule.OFFICIAL, other, model)
+    is_plain = not getattr(model, "layer_scale", 0)
+    rule = ResizeRule.TIMM_NPZ if is_plain else ResizeRule.OFFICIAL
+    resize = resize_lib.resizer(rule, other, model)
     shape = models.abstract(other)["params"][_TABLE].shape
     assert resize is not None, "only the rule `none` has none"
     moved = jnp.asarray(resize(_TABLE, np.asarray(table), shape))

@@ -131,8 +131,9 @@ def load(
     """
     found = describe(ref, model=model, ema=ema)
     found = with_model(found, models.with_fields(found.model, overrides or {}))
-    data.check_units("mean", mean)
-    data.check_units("std", std)
+    if found.dtype.kind != "f":  # of bands in a unit of their own
+        data.check_units("mean", mean)
+        data.check_units("std", std)
     found = dataclasses.replace(
         found,
         mean=tuple(mean) or found.mean,

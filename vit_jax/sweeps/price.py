@@ -33,6 +33,7 @@ class Price(NamedTuple):
     Attributes:
         params, flops, examples, tokens, steps: as of `point.Point`.
         image: a forward pass of one image.
+        weights: parameters of that pass.
         dtype: that the model computes in.
         pieces: of a batch.
         repeated: passes of which one is computed again, 4 of 3.
@@ -44,6 +45,7 @@ class Price(NamedTuple):
     tokens: int | None
     steps: int
     image: Work
+    weights: int
     dtype: str = "bfloat16"
     pieces: int = 1
     repeated: float = 1.0
@@ -67,7 +69,8 @@ class Price(NamedTuple):
             self.image,
             self.repeated * self.flops / self.steps / count,
             images=self.examples / self.steps / count,
-            parameters=float(self.params),
+            weights=float(self.weights),
+            updated=float(self.params),
             pieces=self.pieces,
             dtype=self.dtype,
         )
@@ -103,7 +106,7 @@ def price(cfg: Config) -> Price:
     tokens = None if image.tokens is None else image.tokens * count
     params = trees.num_params(image.params)
     flops = float(image.flops) * count
-    found = Price(params, flops, count, tokens, plan.total_steps, image.work)
+    found = Price(params, flops, count, tokens, plan.total_steps, image.work, image.weights)
     again = 4 / 3 if cfg.model.remat is models.Remat.FULL else 1.0
     return found._replace(dtype=cfg.model.dtype.value, pieces=cfg.accum_steps, repeated=again)
 
@@ -141,6 +144,7 @@ class _OfImage(NamedTuple):
     flops: int
     tokens: int | None
     work: Work
+    weights: int
 
 
 @functools.lru_cache
@@ -157,8 +161,8 @@ def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -
         tokens = jax.eval_shape(apply, variables, image).tokens
         found += [] if tokens is None else [tokens.shape[1]]
     tokens = round(statistics.fmean(found)) if found else None
-    flops, work = build_lib.example_flops(parts), image_work(parts)
-    return _OfImage(parts.abstract.params, flops, tokens, work)
+    flops = build_lib.example_flops(parts)
+    return _OfImage(parts.abstract.params, flops, tokens, *image_work(parts))
 
 
 def find_device(name: str, count: int) -> Device:

@@ -115,25 +115,28 @@ def estimate_effort(
     if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
         count = count * 4 // 3
     devices = math.prod(axis_sizes.values())
-    parameters = trees.num_params(parts.abstract.params)
+    work, weights = image_work(parts)
+    updated = trees.num_params(parts.abstract.params)
     return scale.effort(
-        image_work(parts),
+        work,
         count / devices,
         images=cfg.data.batch_size / devices,
-        parameters=parameters / axis_sizes["tensor"],
-        held=parameters / (axis_sizes["fsdp"] * axis_sizes["tensor"]),
+        weights=weights / axis_sizes["tensor"],
+        updated=updated / (axis_sizes["fsdp"] * axis_sizes["tensor"]),
         pieces=cfg.accum_steps,
         dtype=cfg.model.dtype.value,
     )
 
 
-def image_work(parts: build_lib.Parts) -> flops.Work:
-    """Count the model's forward pass of one image."""
+def image_work(parts: build_lib.Parts) -> tuple[flops.Work, int]:
+    """Count the model's forward pass of one image, and its parameters without other towers'."""
     objective = parts.programs[0].objective
     image = jax.ShapeDtypeStruct((1, *models.input_shape(objective.model)), "float32")
     variables = {"params": parts.params, **parts.abstract.model_state}
-    module = models.create(models.looped(objective.model))
-    return flops.work(lambda v, x: module.apply(v, x, train=False), variables, image)
+    model = models.looped(objective.model)
+    module = models.create(model)
+    weights = trees.num_params(models.abstract(model)["params"])
+    return flops.work(lambda v, x: module.apply(v, x, train=False), variables, image), weights
 
 
 def loss_share(cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]) -> list[str]:

@@ -16,8 +16,8 @@ from vit_jax.config.tree import Config
 from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
+from vit_jax.objectives.beside import own
 from vit_jax.train import build as build_lib
-from vit_jax.train.beside import own
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree
@@ -160,7 +160,11 @@ def _other_normalisation(cfg: Config) -> str:
     ref, data = cfg.init.weights, cfg.data
     if split(ref)[0] == CHECKPOINT:
         theirs = config_json.from_json(Checkpoint(split(ref)[1]).metadata["config"]).data
+        if theirs.bands != data.bands:  # a mean of other things
+            return ""
         mean, std, source = theirs.mean, theirs.std, "that run"
+    elif data.bands:  # which are no pictures
+        return ""
     else:
         found = preprocessing(ref, cfg.model)
         mean, std, source = found.mean, found.std, found.source

@@ -298,6 +298,8 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
             # For images of any shape, the config has a number of patches and no image size.
             rule = ResizeRule.NAFLEX if facts.has("num_patches") else ResizeRule.OFFICIAL
+            if facts.kind == "vit" and tree["model_type"] in hf_config.DENSE:
+                rule = ResizeRule.TIMM_NPZ  # as DPT's authors: bilinear
             beside = _eomt(own) if facts.kind.startswith("eomt") else []
             differs = facts.kind == "eomt_dinov3"
             opened = _Opened(seen, entries, beside, is_ignored, old, rule, differs)

@@ -9,7 +9,7 @@ import pytest
 
 import vit_jax
 from tests.banded import COUNT, write_folder, write_image
-from vit_jax import inference, models
+from vit_jax import api, inference, models
 from vit_jax.__main__ import main
 from vit_jax.config import CheckpointConfig
 from vit_jax.config.tree import Config, LogConfig
@@ -84,7 +84,7 @@ def test_it_predicts_files_arrays_and_folders(
     logits = np.asarray(model(view[None]))[0]
     best = model.predict(file, top=1)[0][0]
     assert best.class_id == int(logits.argmax())
-    again = np.asarray(model(np.asarray(vit_jax.api.normalize(view[None], model))))
+    again = np.asarray(model(np.asarray(api.normalize(view[None], model))))
     np.testing.assert_allclose(again[0], logits, rtol=1e-5, atol=1e-6)
     write_image(root / "grey.tif", np.zeros((16, 16, COUNT), np.uint8))
     with pytest.raises(UserError, match=r"holds uint8, where data\.dtype is uint16"):

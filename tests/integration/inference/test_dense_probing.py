@@ -92,6 +92,7 @@ def test_patches_segment_better_than_a_constant(
         assert list(each["iou"]) == list(NAMES)
         assert f"{each['miou']:.2%}" in out
     assert "8 x 8 patches an image" in out
+    assert "4 classes in 2 splits (train 24, val 9); all 33 images used" in out
     with Image.open(tmp_path / "r.png") as picture:
         assert picture.format == "PNG"
         # Six images; columns of the image, its mask and three predictions.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.dense_sets import write_depth
 from vit_jax import models, trees
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.reader import find
@@ -90,8 +91,9 @@ def test_eight_devices_train_as_one_does() -> None:
     for one, other in zip(found[0], expected[0], strict=True):
         assert one == pytest.approx(other, rel=2e-4, abs=2e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5), found[1], expected[1])
-    # The variance is left out in the first step: with it the loss of such noise is far higher.
-    assert expected[0][1]["loss"] > expected[0][0]["loss"]
+    # The variance is left out in the first step: it is nearly all of the loss of such noise.
+    assert expected[0][1]["loss"] > 1.3 * expected[0][0]["loss"]
+    print(expected[0])
     assert 0.7 < expected[0][0]["known"] < 0.9
 
 
@@ -104,24 +106,8 @@ def test_a_frozen_encoder_stays() -> None:
     assert np.any(end["batch_stats"]["depth_head"]["norm"]["mean"])
 
 
-def scenes(folder: Path) -> str:
-    """Write images whose brightness says how near their pixels are; return the dataset's name."""
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 8), ("val", 3)):
-        for kind in ("images", "depth"):
-            (folder / kind / split).mkdir(parents=True)
-        for i in range(count):
-            near = rng.uniform(0.2, 1, (5, 6)).repeat(4, axis=0).repeat(4, axis=1)
-            pixels = (255 * near[..., None].repeat(3, axis=-1)).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"images/{split}/{i}.png")
-            depth = np.uint16(1000 * (5 - 4 * near))  # millimetres
-            depth[:2] = 0
-            Image.fromarray(depth).save(folder / f"depth/{split}/{i}.png")
-    return f"depth:{folder}"
-
-
 def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None:
-    cfg = config("linear", scenes(tmp_path / "scenes"))
+    cfg = config("linear", write_depth(tmp_path / "scenes"))
     whole, rest = tmp_path / "all", tmp_path / "two"
     measured = fit(cfg, whole).metrics
     assert measured.keys() >= {"val/rmse", "val/abs_rel", "val/delta1"}

@@ -182,7 +182,10 @@ def test_labels_above_the_thresholds_that_the_run_chose(
     assert "thresholds.json has no threshold for each class" in capsys.readouterr().err
     file.unlink()
     assert meanings.thresholds(load(str(changed))) == (0.5, 0.5)
-    assert evaluate_verb.main(["evaluate", f"--from={runs['several']}", f"--out={tmp_path / 'out'}"]) == 0
+    assert (
+        evaluate_verb.main(["evaluate", f"--from={runs['several']}", f"--out={tmp_path / 'out'}"])
+        == 0
+    )
     measured = json.loads((tmp_path / "out" / "metrics.json").read_text())
     for key in ("map", "f1", "cf1", "of1"):
         assert measured[key] == pytest.approx(trained.metrics[f"val/{key}"], rel=1e-5)

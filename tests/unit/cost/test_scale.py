@@ -83,7 +83,7 @@ def test_a_step_hides_weights_but_not_activations() -> None:
     assert step.hidden == pytest.approx(weights)
     assert step.exposed == pytest.approx(2 * 30 / 2 / 100 + summed)  # a TPU waits for sums
     assert step.range == pytest.approx((least + step.exposed, most + step.exposed))
-    assert dataclasses.replace(step, hidden=9.0).range == (9 + step.exposed, 9 + step.exposed)
+    assert dataclasses.replace(step, hidden=99.0).range == (99 + step.exposed, 99 + step.exposed)
     gpu = scale.predict(asked, moved, sizes, dataclasses.replace(chip, hides_reduce=True))
     assert gpu.hidden == pytest.approx(weights + summed)
     assert gpu.exposed == pytest.approx(2 * 30 / 2 / 100)
@@ -108,11 +108,11 @@ def test_a_step_is_matmuls_then_bytes_and_no_less_than_launches_and_the_host() -
 
 def test_pieces_read_the_weights_and_start_the_kernels_again() -> None:
     image = Work(flops=1000, nbytes=500, calls=4)  # of which 200 are 100 parameters in bfloat16
-    once = scale.effort(image, 24e3, images=8.0, parameters=100.0)
+    once = scale.effort(image, 24e3, images=8.0, weights=100.0, updated=100.0)
     assert once == scale.Effort(Work(24000, 3 * (8 * 300 + 200), 12), 100)
-    twice = scale.effort(image, 24e3, images=8.0, parameters=100.0, pieces=2, held=50.0)
+    twice = scale.effort(image, 24e3, images=8.0, weights=100.0, updated=50.0, pieces=2)
     assert twice == scale.Effort(Work(24000, 3 * (8 * 300 + 400), 24), 50)
-    again = scale.effort(image, 32e3, images=8.0, parameters=100.0)
+    again = scale.effort(image, 32e3, images=8.0, weights=100.0, updated=100.0)
     assert again.work == Work(32000, 4 * 2600, 16)  # blocks that are computed again
 
 

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import jax
 import pytest
 
 from tests.refusals import refused_by
@@ -12,7 +13,7 @@ from vit_jax.data import DataConfig, MixConfig
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
 from vit_jax.models.dense.dpt import DptConfig
-from vit_jax.objectives import Depth, DepthConfig, DepthHead, create
+from vit_jax.objectives import Depth, DepthConfig, DepthHead, Objective, create
 
 SIZES: dict[str, Any] = {"image_size": (16, 16), "patch": (4, 4), "dim": 16, "num_heads": 2}
 MODEL = models.variant("vit_mu8", num_classes=0, depth=4, mlp_dim=32, class_token=True, **SIZES)
@@ -42,6 +43,17 @@ def test_a_frozen_encoder_comes_from_somewhere() -> None:
     DepthConfig(frozen=True).check_start("hf:facebook/dinov2-small")
     assert DepthConfig(frozen=True).locked == r"^(?!depth_head(?:/|$))"
     assert not DepthConfig().locked
+
+
+def test_flops_are_of_what_is_trained() -> None:
+    head = 2 * 16 * 16 * 256  # 16 patches of width 16 to 256 bins, a multiply-add counted as two
+    counts = {}
+    for frozen in (False, True):
+        objective = create(DepthConfig(frozen=frozen), MODEL, DataConfig())
+        params, state = jax.eval_shape(objective.init, jax.random.key(0))
+        counts[frozen] = objective.flops({"params": params, **state})
+        encoder = Objective.flops(objective, {"params": params, **state}) // 3
+    assert counts == {False: 3 * (encoder + head), True: encoder + 3 * head}
 
 
 def test_data_has_depths() -> None:

@@ -9,7 +9,7 @@ patches.
 import functools
 
 import numpy as np
-from jaxtyping import Float, Int, Num, UInt8
+from jaxtyping import Float, Int, Num
 
 _LEAST, _MOST = 1e-6, 100.0  # between which the ratio is looked for
 _CLOSE = 1e-5

@@ -25,7 +25,6 @@ from vit_jax.weights.layout import Entry, FileTensor, Layout, Shape, renamed, to
 from vit_jax.weights.names import hf, hf_config
 
 KINDS = ("eomt", "eomt_dinov3")  # of transformers
-_ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_pytorch_tanh", Gelu.QUICK: "quick_gelu"}
 _NO_OBJECT = 0.1  # its weight in the loss, a buffer there
 # What a difference to an encoder has no more of than this: the mean size of its norms' scales.
 _DIFFERENCE = 0.03
@@ -69,6 +68,8 @@ def head(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> E
     Raises UserError: sizes that cannot be, or that are not those of the weights.
     """
     found = hf_config.Facts(tree, source)
+    if found.text("hidden_act") != "gelu":  # which is that of the masks' layers, too
+        raise found.wrong("hidden_act", "must be gelu, as that of EoMT's masks")
     queries = found.integer("num_queries")
     classes = shapes.get("class_predictor.weight", (0,))[0] - 1
     if classes < 1:
@@ -107,7 +108,7 @@ def config(cfg: ModelConfig, head: EomtHead, class_names: tuple[str, ...]) -> di
         "hidden_size": cfg.dim,
         "num_hidden_layers": cfg.depth,
         "num_attention_heads": cfg.num_heads,
-        "hidden_act": "silu" if gated and kind == KINDS[1] else _ACTS[cfg.gelu],
+        "hidden_act": "gelu",
         "layer_norm_eps": cfg.norm_eps,
         "image_size": sides[0][0],
         "patch_size": sides[1][0],
@@ -124,7 +125,7 @@ def config(cfg: ModelConfig, head: EomtHead, class_names: tuple[str, ...]) -> di
     if kind == KINDS[0]:
         tree |= {"architectures": ["EomtForUniversalSegmentation"], "use_swiglu_ffn": gated}
         return tree | {"mlp_ratio": _ratio(cfg, gated=gated)}
-    tree |= {"architectures": ["EomtDinov3ForUniversalSegmentation"], "use_gated_mlp": gated}
+    tree |= {"architectures": ["EomtDinov3ForUniversalSegmentation"], "use_gated_mlp": False}
     tree |= {"intermediate_size": cfg.mlp_dim, "query_bias": cfg.qkv_bias}
     tree |= {"key_bias": cfg.qkv_bias and cfg.key_bias, "value_bias": cfg.qkv_bias}
     theta = {"rope_theta": cfg.rope_theta, "rope_type": "default"}
@@ -154,8 +155,11 @@ def _kind(cfg: Any) -> str:
     fixed: dict[str, Any] = {"class_token": True, "pre_norm": False, "patch_norm": False}
     fixed |= {"patch_bias": True, "mlp_norm": False, "qk_norm": False, "proj_bias": True}
     fixed |= {"mlp_bias": True, "base_patch": (), "norm": "layer", "pos_embed_prefix": False}
+    if cfg.mlp is not MlpKind.SWIGLU:
+        fixed["gelu"] = Gelu.ERF  # the masks' layers have it, and one name is of both
     if dinov3:
-        fixed |= {"rope": Rope.DINOV3, "pos_embed": PosEmbed.NONE}
+        # There a gated MLP's activation would be that of the masks' layers, too.
+        fixed |= {"rope": Rope.DINOV3, "pos_embed": PosEmbed.NONE, "mlp": MlpKind.GELU}
         del fixed["pos_embed_prefix"]
     else:
         fixed |= {"pos_embed": PosEmbed.LEARNED, "qkv_bias": True, "key_bias": True}

@@ -62,7 +62,7 @@ _VIT = SavedNames(
     "hf_vit",
     _ATTENTION,
     _PATCHES,
-    ("", "vit.", "deit.", "ijepa."),
+    ("", "vit.", "deit.", "ijepa.", "dpt."),
     "classifier",
     r"^pooler\.|^decoder\.",
     (
@@ -133,8 +133,12 @@ LAYOUTS = {
         ("",),
         "classifier",
         _EOMT,
-        (),
-        ((r"/fc1_([gx])/", r"/weights_in_\1/"), (r"/mlp/fc2/", "/mlp/weights_out/")),
+        ((r"\.mlp\.weights_out\.", ".mlp.down_proj."),),  # of files before transformers 5
+        (
+            (r"/mlp/fc1_g/", "/mlp/gate_proj/"),
+            (r"/mlp/fc1_x/", "/mlp/up_proj/"),
+            (r"/mlp/fc2/", "/mlp/down_proj/"),
+        ),
     ),
     "eomt_dinov3": SavedNames(
         "hf_eomt_dinov3",
@@ -271,9 +275,11 @@ def _views(
         packed, gated = _IN_PROJ.match(key), _GATED.match(key)
         if gated:
             half, kind = shape[0] // 2, gated[2]
-            part = (half, *shape[1:])
-            yield f"{gated[1]}_g.{kind}", (part, lambda k=key, n=half: read(k)[:n])
-            yield f"{gated[1]}_x.{kind}", (part, lambda k=key, n=half: read(k)[n:])
+            part, own = (half, *shape[1:]), (f"{gated[1]}_g", f"{gated[1]}_x")
+            if layout is LAYOUTS["eomt"]:
+                own = [gated[1].replace("weights_in", f"{name}_proj") for name in ("gate", "up")]
+            yield f"{own[0]}.{kind}", (part, lambda k=key, n=half: read(k)[:n])
+            yield f"{own[1]}.{kind}", (part, lambda k=key, n=half: read(k)[n:])
         elif packed:  # of attention pooling
             width, kind = shape[0] // 3, packed[2]
             q, kv = ((size, *shape[1:]) for size in (width, 2 * width))

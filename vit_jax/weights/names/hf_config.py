@@ -260,6 +260,8 @@ def _tower(tree: Mapping[str, Any], source: str) -> Mapping[str, Any]:
 
 def _backbone(tree: Mapping[str, Any], source: str) -> tuple[str, Mapping[str, Any]]:
     found = tree.get("backbone_config")
+    if found is None and tree.get("model_type") == "dpt" and not tree.get("is_hybrid"):
+        return "vit", tree  # the paper's own, whose encoder is a plain ViT
     kind = str(found.get("model_type")) if isinstance(found, dict) else "none"
     if kind not in _BACKBONES or not isinstance(found, dict):
         what = f"a {shown(str(tree.get('model_type')))} of backbone_config {shown(kind[:80])}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers' depth models, `dpt` and `depth_anything`: their head's config and names.
 
-The encoder lies below `backbone.` under the names of its own kind (`names.hf`), the head below
-`neck.` and `head.`.
+The encoder lies below `backbone.` under the names of its own kind (`names.hf`), the plain ViT of
+DPT's authors below `dpt.`, the head below `neck.` and `head.`.
 """
 
 import math
@@ -30,6 +30,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "readout_type": "project",
         "neck_hidden_sizes": [96, 192, 384, 768],
         "reassemble_factors": [4, 2, 1, 0.5],
+        "backbone_out_indices": [2, 5, 8, 11],
         "neck_ignore_stages": [],
         "fusion_hidden_size": 256,
         "head_in_index": -1,
@@ -89,7 +90,7 @@ def config(tree: Mapping[str, Any], model: ModelConfig, source: str) -> DptConfi
     """
     kind = str(tree["model_type"])
     values = {**_DEFAULTS[kind], **{k: v for k, v in tree.items() if v is not None}}
-    backbone = tree["backbone_config"]
+    backbone = tree.get("backbone_config")
 
     def wrong(key: str, must: str) -> UserError:
         return UserError(f"{source}: {key}={shown(repr(values.get(key))[:80])} {must}")
@@ -117,8 +118,8 @@ def config(tree: Mapping[str, Any], model: ModelConfig, source: str) -> DptConfi
     if values["head_in_index"] not in (-1, LEVELS - 1):
         raise wrong("head_in_index", "is not known here: the head reads the last map")
     fields: dict[str, Any] = {
-        "taps": _taps(backbone, getattr(model, "depth", 0), source),
-        "norm": bool(backbone.get("apply_layernorm", True)),
+        "taps": _taps(backbone, values, getattr(model, "depth", 0), source),
+        "norm": bool(backbone.get("apply_layernorm", True)) if backbone else False,
         "widths": widths,
         "factors": tuple(map(float, numbers("reassemble_factors"))),
         "dim": whole("fusion_hidden_size"),
@@ -146,8 +147,17 @@ def config(tree: Mapping[str, Any], model: ModelConfig, source: str) -> DptConfi
     return DptConfig(**fields, residual_norm=norm, residual_bias=has_bias)
 
 
-def _taps(backbone: Mapping[str, Any], depth: int, source: str) -> tuple[int, ...]:
-    """Return the layers that a backbone's config names, counted from 0; its "stage1" is layer 0."""
+def _taps(
+    backbone: Mapping[str, Any] | None, own: Mapping[str, Any], depth: int, source: str
+) -> tuple[int, ...]:
+    """Return the layers that a backbone's config names, counted from 0; its "stage1" is layer 0.
+
+    Without a backbone they are the model's own, which are counted from 0 there too.
+    """
+    if backbone is None:
+        given = own["backbone_out_indices"]
+        ones = [n + 1 if type(n) is int else n for n in given] if isinstance(given, list) else given
+        backbone = {"out_indices": ones}
     numbers = backbone.get("out_indices")
     if numbers is None and isinstance(names := backbone.get("out_features"), list):
         matches = (re.fullmatch(r"stage(\d{1,4})", str(name)) for name in names)
@@ -207,7 +217,8 @@ def state(
         kind: {name: value for name, value in tree.items() if name != HEAD}
         for kind, tree in variables.items()
     }
-    found = hf.state({k: v for k, v in plain.items() if v}, model, layout, "backbone.")
+    before = "dpt." if layout is hf.LAYOUTS["vit"] else "backbone."
+    found = hf.state({k: v for k, v in plain.items() if v}, model, layout, before)
     leaves = dict(trees.named_leaves(variables))
     for entry in entries(cfg, model):
         assert entry.encode is not None, "these names go both ways"
@@ -268,9 +279,16 @@ def written(cfg: DptConfig, model: ModelConfig, backbone: Mapping[str, Any]) -> 
         default.hidden_dim,
     ):
         raise UserError("transformers' dpt has output=relu, scale=1 and hidden_dim=32 alone")
+    own = {"architectures": ["DPTForDepthEstimation"], "model_type": "dpt"}
+    if backbone["model_type"] == "vit":
+        if cfg.norm:
+            raise UserError(
+                "transformers' dpt on a plain ViT reads its layers before the last norm"
+            )
+        del found["backbone_config"]
+        own = {**backbone, **own, "backbone_out_indices": list(cfg.taps)}
     return {
-        "architectures": ["DPTForDepthEstimation"],
-        "model_type": "dpt",
+        **own,
         **found,
         "is_hybrid": False,
         "readout_type": str(cfg.readout),

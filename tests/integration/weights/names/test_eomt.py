@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.integration.models.dense.test_eomt import GOLDEN, folder
 from tests.refusals import refused_by
+from tests.unit.weights import google_writer
 from vit_jax import models, trees, weights
 from vit_jax.__main__ import main
 from vit_jax.errors import UserError
@@ -98,6 +99,25 @@ def test_the_authors_file_gives_encoder_and_heads(tmp_path: Path) -> None:
     assert read.keys() == {name for name, _ in trees.named_leaves({"params": params})}
     for name, value in trees.named_leaves({"params": params}):
         np.testing.assert_array_equal(read[name], value, err_msg=name)
+
+
+def test_a_giants_gate_and_value_may_lie_in_one_tensor(tmp_path: Path) -> None:
+    sizes = {"image_size": (32, 32), "patch": (16, 16), "dim": 32, "depth": 2, "mlp_dim": 88}
+    model = models.variant("vit_g14_dinov2_reg", num_classes=0, num_heads=2, **sizes)
+    head = eomt.EomtHead(num_classes=3, queries=4, blocks=1)
+    variables = google_writer.random_variables(eomt.abstract(model, head))
+    state = names.state(variables, model, head)
+    assert "layers.1.mlp.gate_proj.weight" in state
+    for key in [key for key in state if ".gate_proj." in key]:  # as transformers 4 has them
+        both = state.pop(key), state.pop(key.replace("gate", "up"))
+        state[key.replace("gate_proj", "weights_in")] = np.concatenate(both)
+        last = key.replace("gate", "down")
+        state[last.replace("down_proj", "weights_out")] = state.pop(last)
+    save_file(state, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(names.config(model, head, ())))
+    read = trained.load(f"hub:{tmp_path}").variables
+    for name, value in trees.named_leaves(variables):
+        np.testing.assert_array_equal(dict(trees.named_leaves(read))[name], value, err_msg=name)
 
 
 def test_a_file_of_other_classes_gives_all_but_their_layer(tmp_path: Path) -> None:

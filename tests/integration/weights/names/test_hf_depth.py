@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers 5.23's DPT and Depth Anything: their outputs and files (tests/golden/next3)."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,10 +15,13 @@ from safetensors.numpy import load_file, save_file
 
 from vit_jax import models, trees, weights
 from vit_jax.errors import UserError
+from vit_jax.export import dense
+from vit_jax.inference import trained
 from vit_jax.models.dense import dpt
+from vit_jax.storage import files
 from vit_jax.weights.layout import Own
 from vit_jax.weights.names import hf, hf_depth
-from vit_jax.weights.published import describe
+from vit_jax.weights.published import describe, hf_images
 
 GOLDEN = Path(__file__).parents[3] / "golden/next3"
 TOLERANCE = {"dpt_dinov2": 5e-5, "depth_anything": 2e-5}  # of the largest number
@@ -146,3 +150,41 @@ def test_configs_that_cannot_be(tmp_path: Path) -> None:
     odd = dpt.DptConfig(to_next=True, project=True)
     with pytest.raises(UserError, match="depth_anything has no such"):
         hf_depth.written(odd, model, backbone)
+
+
+def test_a_folder_is_written_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    found = trained.load(folder("depth_anything", tmp_path / "theirs"))
+    dense.check(found)
+    files.write_folder(tmp_path / "ours", dense.make(found))
+    again = trained.load(f"hf:{tmp_path / 'ours'}")
+    assert (again.head, again.model) == (found.head, found.model)
+    jax.tree.map(np.testing.assert_array_equal, again.variables, found.variables)
+    images = json.loads((tmp_path / "ours" / hf_images.FILE).read_text())
+    assert (images["keep_aspect_ratio"], images["ensure_multiple_of"]) == (True, 7)
+    plain = dataclasses.replace(found.model, layer_scale=0.0)
+    with pytest.raises(UserError, match="a vit to transformers, and this head is written on"):
+        dense.check(dataclasses.replace(found, model=plain))
+
+
+def test_the_papers_own_has_a_plain_vit(tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+    found = trained.load(folder("dpt_dinov2", tmp_path / "golden"))
+    params = dict(found.variables["params"])
+    params["blocks"] = {k: v for k, v in params["blocks"].items() if k not in ("ls1", "ls2")}
+    model = dataclasses.replace(found.model, layer_scale=0.0)
+    head = dataclasses.replace(found.head, norm=False, taps=(0, 1, 2, 3))
+    plain = dataclasses.replace(found, model=model, head=head, variables={"params": params})
+    dense.check(plain)
+    files.write_folder(tmp_path / "plain", dense.make(plain))
+    keys = load_file(tmp_path / "plain/model.safetensors").keys()
+    assert "dpt.encoder.layer.3.layernorm_before.weight" in keys
+    assert "neck.reassemble_stage.readout_projects.0.0.weight" in keys
+    tree = json.loads((tmp_path / "plain/config.json").read_text())
+    assert (tree["model_type"], tree["backbone_out_indices"]) == ("dpt", [0, 1, 2, 3])
+    assert "backbone_config" not in tree
+    again = trained.load(f"hf:{tmp_path / 'plain'}")
+    assert (again.head, again.model.layer_scale) == (head, 0.0)
+    jax.tree.map(np.testing.assert_array_equal, again.variables, plain.variables)
+    with pytest.raises(UserError, match="dpt of backbone_config none is not known here"):
+        describe.hf_config.Facts({**tree, "is_hybrid": True}, "config.json")

@@ -15,8 +15,7 @@ import pytest
 from tests.refusals import refused_as
 from tests.shards import as_parquet, hub_table
 from vit_jax.data import open_source
-from vit_jax.data.sources import parquet_files
-from vit_jax.data.sources.parquet_files import RowGroups
+from vit_jax.data.sources.row_groups import RowGroups
 from vit_jax.errors import DataError, UserError
 
 
@@ -171,9 +170,8 @@ def test_bytes_are_counted_right_by_many_threads() -> None:
 
 
 def test_row_groups_that_are_read_again_and_again_are_told(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parquet_files, "MAX_BYTES", 1)
     found: Any = open_source(name, split="train")
     found._held = RowGroups(found._load, 1)
     for _ in range(60):

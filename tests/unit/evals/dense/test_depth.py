@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.refusals import refused_by
+from vit_jax import models
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.data.sources.base import Labelled
 from vit_jax.data.targets import Target, TargetKind
@@ -21,6 +23,7 @@ from vit_jax.evals.config import DepthCrop
 from vit_jax.evals.dense import depth
 from vit_jax.settings import measures
 
+MODEL = models.variant("vit_mu8", image_size=(8, 8), num_classes=0)
 WHOLE = TransformConfig(crop=Crop.RESIZE)
 
 
@@ -141,5 +144,11 @@ def test_pixels_that_are_measured() -> None:
         measured(DepthEval(transform=WHOLE, crop=DepthCrop.EIGEN), Steps([(8, 8)]))
     with pytest.raises(UserError, match="no pixel of known depth"):
         measured(DepthEval(transform=WHOLE, max_depth=0.01), Steps([(8, 8)]))
+    with refused_by("evals.config.DepthEval.check_model", "evals.val.image_size"):
+        DepthEval(image_size=(16, 16)).check_model("evals.val", MODEL)
+    free = models.with_fields(MODEL, {"dynamic_image_size": True})
+    DepthEval(image_size=(16, 16)).check_model("evals.val", free)
+    with pytest.raises(UserError, match=r"^evals.val.image_size=\(17,\): model.patch"):
+        DepthEval(image_size=(17,)).check_model("evals.val", free)
     with pytest.raises(UserError, match=r"transform.crop=center leaves out pixels"):
         DepthEval().check("evals.val")

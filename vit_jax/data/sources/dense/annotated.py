@@ -85,7 +85,7 @@ class Annotations(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundImages:
     """A dataset, before a split of it is chosen.
 
     Attributes:
@@ -112,7 +112,9 @@ class Found:
 class AnnotatedSource(Labelled):
     """One split of images with targets; see `Source`. The images have no class of their own."""
 
-    def __init__(self, found: Found, name: str, chosen: Sequence[int], kind: TargetKind) -> None:
+    def __init__(
+        self, found: FoundImages, name: str, chosen: Sequence[int], kind: TargetKind
+    ) -> None:
         """Take the dataset and the places of its images that are meant."""
         self._root, self.drawn, self.name = found.root, found.drawn, name
         self.is_remote = isinstance(found.root, str)
@@ -124,6 +126,11 @@ class AnnotatedSource(Labelled):
         self._paths = np.array([os.fsencode(found.paths[i]) for i in chosen], np.bytes_)
         self._rows = np.array([found.rows[i] for i in chosen], np.int64)
         self._shapes = found.shapes[np.asarray(chosen, np.int64)]
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether segments have masks, and not boxes alone."""
+        return getattr(self._annotations, "has_masks", True)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -166,6 +173,11 @@ class AnnotatedSource(Labelled):
         pairs = zip(self._paths.tolist(), self._rows.tolist(), strict=True)
         return digest_of(b"%b\0%b" % (path, self._annotations.digest(row)) for path, row in pairs)
 
+    def rows(self) -> list[tuple[str, ...]]:
+        """List the absolute path of every example, and no class."""
+        paths = map(self.path, range(len(self)))
+        return [(path if self.is_remote else os.path.abspath(path), "") for path in paths]
+
     def path(self, index: int) -> str:
         """Return the path or the address of an image."""
         path = os.fsdecode(self._paths[index])
@@ -183,7 +195,7 @@ def find(
     left_out: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
     in_order: bool = False,
-) -> Found:
+) -> FoundImages:
     """Look at all images of a layout and their annotations, and divide them into splits.
 
     Args:
@@ -269,7 +281,7 @@ def find(
     members: dict[str, Sequence[int]] = dict(own)
     if drawn:
         members[WHOLE] = list(range(len(good)))
-    return Found(
+    return FoundImages(
         root=place,
         paths=[paths[row] for row in good],
         rows=good,
@@ -283,7 +295,7 @@ def find(
 
 
 def choose(
-    found: Found, where: str, split: str, kind: TargetKind, draw: SplitDraw
+    found: FoundImages, where: str, split: str, kind: TargetKind, draw: SplitDraw
 ) -> AnnotatedSource:
     """Return one split, with slices; raises SplitError: there is none such."""
     split = with_known_names(split, list(found.members))

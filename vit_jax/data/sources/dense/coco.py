@@ -16,7 +16,7 @@ from vit_jax.data.account import Said
 from vit_jax.data.names import one_spelling
 from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.dense import annotated, panoptic
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Annotations, Found, Item
+from vit_jax.data.sources.dense.annotated import AnnotatedSource, Annotations, FoundImages, Item
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords, bounds
 from vit_jax.data.sources.listing import RemoteFolder
 from vit_jax.data.sources.partition import SplitDraw, draw_of
@@ -78,7 +78,7 @@ def open_coco(name: str, split: str, target: TargetKind = TargetKind.NONE) -> An
 
 def _find(
     path: str, where: str, kind: TargetKind, chosen: Mapping[str, str], draw: SplitDraw
-) -> Found:
+) -> FoundImages:
     places, notes = files_of(path, where)
     splits = shards.splits_of(places)
     with waiting.said(f"reading the annotations of {where}"):

@@ -17,7 +17,7 @@ from vit_jax.data.account import Said
 from vit_jax.data.images import header
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated, pairs
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, Found
+from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import array_of
 from vit_jax.data.sources.dense.pairs import PathTable
@@ -173,7 +173,7 @@ def _find(
     chosen: Mapping[str, str],
     scale: float | None,
     draw: SplitDraw,
-) -> Found:
+) -> FoundImages:
     others = (chosen["depth"],) if "depth" in chosen else FOLDERS
     folders = (chosen.get("images", "images"), others)
     listed = pairs.find(root, where, folders, SUFFIXES, "depth map")

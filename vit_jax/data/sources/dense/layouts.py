@@ -20,7 +20,7 @@ _MOST = 64  # names of a folder that are looked at
 _HEAD = 1 << 16  # bytes of a JSON file
 
 
-class Layout(NamedTuple):
+class TargetLayout(NamedTuple):
     """What a dataset is.
 
     Attributes:
@@ -43,13 +43,13 @@ _WORDS = {
 }
 
 
-def layout_of(name: str) -> Layout:
+def layout_of(name: str) -> TargetLayout:
     """Return what a dataset is, by its name; of a folder on this machine its files tell.
 
     Raises UserError: a folder of two layouts.
     """
     full = full_name(name)
-    return Layout(full, *_WORDS.get(full.partition(":")[0], (TargetKind.NONE, "")))
+    return TargetLayout(full, *_WORDS.get(full.partition(":")[0], (TargetKind.NONE, "")))
 
 
 def kind_of(path: str) -> str:

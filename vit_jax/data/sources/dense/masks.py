@@ -19,7 +19,7 @@ from vit_jax.data.names import read_class_names
 from vit_jax.data.sources import look
 from vit_jax.data.sources.base import Source
 from vit_jax.data.sources.dense import annotated, ids, pairs
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, Found
+from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import Ids, ids_of, read_mask
 from vit_jax.data.sources.dense.pairs import CLASSES, PathTable
@@ -135,7 +135,9 @@ def open_masks(name: str, split: str, target: TargetKind = TargetKind.NONE) -> A
     return annotated.choose(found, where, split, kind, draw)
 
 
-def _find(root: annotated.Root, where: str, chosen: Mapping[str, str], draw: SplitDraw) -> Found:
+def _find(
+    root: annotated.Root, where: str, chosen: Mapping[str, str], draw: SplitDraw
+) -> FoundImages:
     others = (chosen["masks"],) if "masks" in chosen else FOLDERS
     listed = pairs.find(root, where, (chosen.get("images", "images"), others), SUFFIXES, "mask")
     text = annotated.text_of(root, CLASSES)

@@ -37,7 +37,7 @@ def is_panoptic(tree: Mapping[str, Any]) -> bool:
     return any("segments_info" in each for each in tree["annotations"][:1])
 
 
-class Panoptic:
+class PanopticFiles:
     """The segments of images with a PNG each; see `Annotations`.
 
     Attributes:
@@ -137,7 +137,7 @@ def read(
     images: Sequence[Sequence[Mapping[str, Any]]],
     classes: Sequence[Mapping[int, int]],
     given: str,
-) -> tuple[Panoptic, list[str]]:
+) -> tuple[PanopticFiles, list[str]]:
     """Return the annotations of some files' images, and notes.
 
     Args:
@@ -171,7 +171,7 @@ def read(
             what = f"{unknown.total():,} segments have a category_id that categories do not list"
             raise UserError(f"{where}: {what} ({next(iter(unknown))}); add it to categories")
         rows += [of_image.get(image["id"], ("", [])) for image in kept]
-    return Panoptic(rows), []
+    return PanopticFiles(rows), []
 
 
 def _folder(place: str, where: str, given: str) -> str:

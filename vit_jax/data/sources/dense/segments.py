@@ -54,7 +54,11 @@ class Record(NamedTuple):
 
 
 class SegmentRecords:
-    """The segments of many images; see `Annotations`."""
+    """The segments of many images; see `Annotations`.
+
+    Attributes:
+        has_masks: whether segments are masks, and not boxes alone; known once they are checked.
+    """
 
     def __init__(
         self, records: Iterable[Record], names: Sequence[str], names_of: Sequence[str]
@@ -65,7 +69,7 @@ class SegmentRecords:
         self.classes: tuple[str, ...] = tuple(names)
         self.things: tuple[bool, ...] = ()
         self._names = names_of  # only for `check`
-        self._has_masks = False
+        self.has_masks = False
         self._background = -1  # the class of pixels of no segment
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,10 +86,13 @@ class SegmentRecords:
         records = {row: self.record(row) for row in rows}
         with_mask = sum(each is not None for r in records.values() for each in r.masks)
         total = sum(len(record.classes) for record in records.values())
-        self._has_masks = 2 * with_mask > total
+        self.has_masks = 2 * with_mask > total
         counts: Counter[int] = Counter()
         for row, record in records.items():
             shape = shapes.get(row)
+            if shape is None and not record.size:  # in a bucket: nothing is known of its size
+                counts.update(record.classes)
+                continue
             size = _size(record, shape)
             if shape and size not in (shape.size, shape.stored):
                 bad[row] = OTHER_SIZE
@@ -93,8 +100,8 @@ class SegmentRecords:
             kept, faults = self._kept(record, size)
             told += [(why, shown(self._names[row])) for why in faults]
             counts.update(record.classes[i] for i in kept)
-        notes = counted(told, "segment" if self._has_masks else "box")
-        if with_mask and not self._has_masks:
+        notes = counted(told, "segment" if self.has_masks else "box")
+        if with_mask and not self.has_masks:
             notes.append(f"{with_mask:,} of {total:,} segments have a mask: all are taken as boxes")
         empty = [name for k, name in enumerate(self.classes) if not counts[k]]
         if empty and kind is TargetKind.SEGMENTS:
@@ -105,7 +112,7 @@ class SegmentRecords:
         if without:
             notes.append(Said(f"{without:,} of {len(records):,} images have no segments"))
         if kind is TargetKind.PIXELS:
-            if not self._has_masks:
+            if not self.has_masks:
                 what = "its segments are boxes, which say nothing of the class of each pixel"
                 raise UserError(f"{what}; learn segments, or give polygons or masks")
             names = list(self.classes)
@@ -126,7 +133,7 @@ class SegmentRecords:
         classes = np.array([record.classes[i] for i in kept], np.int32)
         crowd = np.array([bool(record.crowd and record.crowd[i]) for i in kept], bool)
         masks = None
-        if self._has_masks:
+        if self.has_masks:
             masks = np.zeros((len(kept), *size), bool)
             for at, i in enumerate(kept):
                 masks[at] = _mask(record, i, size)
@@ -166,7 +173,7 @@ class SegmentRecords:
                 faults.append(EMPTY)
             elif not (inside[i] > 0).all():
                 faults.append(OUTSIDE)
-            elif self._has_masks and (why := _unfit(record, i, size, inside[i])):
+            elif self.has_masks and (why := _unfit(record, i, size, inside[i])):
                 faults.append(why)
             else:
                 kept.append(i)

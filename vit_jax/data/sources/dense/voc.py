@@ -23,7 +23,13 @@ from vit_jax.data.images import header
 from vit_jax.data.names import KNOWN_SPLITS, alike, one_spelling, read_class_names
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated, ids
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Annotations, Checked, Found, Item
+from vit_jax.data.sources.dense.annotated import (
+    AnnotatedSource,
+    Annotations,
+    Checked,
+    FoundImages,
+    Item,
+)
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import read_mask
 from vit_jax.data.sources.dense.masks import MaskFiles
@@ -67,7 +73,7 @@ class Voc(NamedTuple):
     splits: Mapping[str, Mapping[str, str]]
 
 
-class Objects:
+class VocObjects:
     """Objects of images by two PNGs, of objects and of classes; see `Annotations`."""
 
     things: tuple[bool, ...] = ()
@@ -174,7 +180,7 @@ def _find(
     kind: TargetKind,
     chosen: Mapping[str, str],
     draw: SplitDraw,
-) -> Found:
+) -> FoundImages:
     objects = bool(given.of_objects and given.of_classes) and chosen.get("masks") != "none"
     of_pixels = kind is TargetKind.PIXELS or objects
     splits = given.splits["Segmentation" if of_pixels else "Main"] or given.splits["Main"]
@@ -208,7 +214,7 @@ def _find(
         notes += said + masks.decide({row: each for row, each in facts.items() if each[1]}, where)
         annotations = masks
         if kind is TargetKind.SEGMENTS:
-            annotations = Objects(PathTable(root, [given.of_objects[s] for s in stems]), masks)
+            annotations = VocObjects(PathTable(root, [given.of_objects[s] for s in stems]), masks)
             notes.append(
                 Said(f"segments are those of {OF_OBJECTS}; ?masks=none takes the boxes of all")
             )
@@ -287,7 +293,9 @@ def _boxes(
         for each in good
     ]
     hard = sum(bool(one[5]) for each in good for one in each["objects"])
-    notes = [Said(f"{hard:,} objects are difficult: they neither teach nor count")] if hard else []
+    notes: list[str] = []
+    if hard:
+        notes.append(Said(f"{hard:,} objects are difficult: they neither teach nor count"))
     paths = [given.images[stem] for row, stem in enumerate(stems) if row not in bad]
     return bad, SegmentRecords(records, names, paths), notes
 

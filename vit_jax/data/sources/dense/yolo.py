@@ -19,7 +19,7 @@ from vit_jax.data.images import header
 from vit_jax.data.names import KNOWN_SPLITS, alike, class_names, one_spelling, read_class_names
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Found, Item
+from vit_jax.data.sources.dense.annotated import AnnotatedSource, FoundImages, Item
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.pairs import CLASSES
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
@@ -50,7 +50,9 @@ def open_yolo(name: str, split: str, target: TargetKind = TargetKind.NONE) -> An
     return annotated.choose(found, where, split, kind, draw)
 
 
-def _find(root: annotated.Root, where: str, file: str, kind: TargetKind, draw: SplitDraw) -> Found:
+def _find(
+    root: annotated.Root, where: str, file: str, kind: TargetKind, draw: SplitDraw
+) -> FoundImages:
     listing = list_all(root)
     texts = {path for _, path in listing.others if path.endswith(".txt")}
     facts, said = _yaml(root, where, file)
@@ -87,7 +89,9 @@ def _find(root: annotated.Root, where: str, file: str, kind: TargetKind, draw: S
     _check_classes(lines, names, where)
     records = [_record(lines.get(path, [])) for path in labels]
     without = sum(path not in texts for path in labels)
-    notes = [Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")]
+    notes: list[str] = [
+        Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")
+    ]
     lonely = sorted(
         path for path in texts - {*labels} if f"/{_LABELS}/" in f"/{path}" and path != CLASSES
     )

@@ -143,6 +143,7 @@ def test_splits_lie_above_or_are_drawn(root: Path) -> None:
     assert drawn.drawn
     assert len(drawn) == 4
     assert [*account(drawn).used] == ["train", "val", "test"]
+    assert drawn.rows()[0] == (str(flat / "images" / "00.jpg"), "")
     part = target_of(drawn, 2)
     for wrapped in (CachedSource(drawn), Sample(drawn, np.array([2], np.int32))):
         assert target_kind(wrapped) is TargetKind.PIXELS

@@ -5,13 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.shapes import write_shapes
+from tests import layouts
 from vit_jax.config import Config, check, saved
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, DepthEval
-from vit_jax.objectives import DepthConfig, EomtConfig, SegmentConfig, SupervisedConfig
+from vit_jax.evals import ClassifyEval, DepthEval, InstanceEval, SegmentationEval
+from vit_jax.objectives import (
+    DepthConfig,
+    EomtConfig,
+    MaskLossConfig,
+    SegmentConfig,
+    SupervisedConfig,
+)
 from vit_jax.settings import config_files
+
+OBJECTS = EomtConfig(
+    target=TargetKind.SEGMENTS, blocks=2, loss=MaskLossConfig(points=128)
+)  # of images of 64 pixels
 
 
 def config_for(name: str, run: str | None = "small") -> Config:
@@ -29,7 +39,8 @@ def touch(root: Path, *paths: str) -> str:
 
 
 def test_targets_choose_what_is_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    masks = str(write_shapes(tmp_path / "masks", {"train": 2}))
+    root = layouts.write(tmp_path)
+    masks = f"{root}/scenes"
     for run in (None, "small"):
         config = config_for(masks, run)
         assert config.objective == SegmentConfig(frozen=False)
@@ -39,10 +50,16 @@ def test_targets_choose_what_is_learned(tmp_path: Path, capsys: pytest.CaptureFi
         told = capsys.readouterr().out
         assert told.startswith(f"masks:{masks}: images and masks; the run learns the class of each")
         assert len(told.splitlines()) == 1
-    boxes = touch(tmp_path / "voc", "JPEGImages/1.jpg", "Annotations/1.xml")
-    assert config_for(boxes).objective == EomtConfig(target=TargetKind.SEGMENTS)
-    assert "Pascal VOC's XML; the run learns segments" in capsys.readouterr().out
-    depth = config_for(touch(tmp_path / "depth", "images/1.jpg", "depth/1.png"))
+    assert isinstance(config.evals["val"], SegmentationEval)
+    assert config.checkpoint.metric == "val/miou"
+    boxes = config_for(f"{root}/VOC")
+    assert boxes.objective == OBJECTS
+    assert "Pascal VOC's XML; the run learns objects by EoMT of boxes" in capsys.readouterr().out
+    assert boxes.checkpoint.metric == "val/box_ap"
+    polygons = config_for(f"{root}/coco/instances.json?images={root}/coco/images")
+    assert polygons.checkpoint.metric == "val/mask_ap"
+    assert isinstance(polygons.evals["val"], InstanceEval)
+    depth = config_for(f"{root}/rooms")
     assert depth.objective == DepthConfig()
     assert isinstance(depth.evals["val"], DepthEval)
     assert depth.checkpoint.metric == "val/rmse"
@@ -57,4 +74,4 @@ def test_a_folder_of_two_layouts_is_refused(tmp_path: Path) -> None:
     root = touch(tmp_path, "images/1.jpg", "masks/1.png", "data.yaml")
     with pytest.raises(UserError, match="name the one that is meant, masks:"):
         config_for(root)
-    assert config_for(f"yolo:{root}").objective == EomtConfig(target=TargetKind.SEGMENTS)
+    assert config_for(f"yolo:{root}").objective == OBJECTS
