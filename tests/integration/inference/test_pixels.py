@@ -12,11 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import dense_sets
+from tests.integration.objectives.test_dense_steps import config
 from vit_jax.cli import evaluate, predict, visualize
+from vit_jax.data import Crop, TransformConfig
 from vit_jax.data.sources.dense import raster
+from vit_jax.evals import SegmentationEval
 from vit_jax.evals.dense import decode
 from vit_jax.inference import dense, pixels
 from vit_jax.inference.pixels import PixelSettings, PixelTask
+from vit_jax.train.loop import fit
+from vit_jax.train.report.writers import read_jsonl
 
 GOLDEN = Path(__file__).parents[2] / "golden/next3"
 
@@ -138,3 +144,24 @@ def test_names_and_refusals(network: str, images: Path, tmp_path: Path, capsys: 
     ):
         assert predict.main(["predict", *first, *more]) == 2
         assert named in capsys.readouterr().err
+
+
+def test_a_run_measures_what_evaluate_does(tmp_path: Path, capsys: Any) -> None:
+    cfg = config("linear")
+    cfg.data.name, cfg.duration = dense_sets.write_masks(tmp_path / "set"), "2 steps"
+    cfg.data.num_workers, cfg.mesh.data, cfg.log.tensorboard = 0, 1, False
+    whole = TransformConfig(crop=Crop.RESIZE)
+    cfg.evals = {"val": SegmentationEval(transform=whole, stride=5, report=True)}
+    cfg.objective.num_classes = 0  # the data's
+    run = tmp_path / "run"
+    result = fit(cfg, run)
+    assert result.status == 0
+    assert (run / "val" / "per_class.csv").exists()
+    assert (run / "val" / "figures" / "masks.png").exists()
+    rows = read_jsonl(run / "metrics.jsonl")
+    own = next(row for row in rows if "val/miou" in row)
+    capsys.readouterr()
+    assert evaluate.main(["evaluate", f"--from={run}", f"--out={tmp_path / 'again'}"]) == 0
+    again = json.loads((tmp_path / "again" / "metrics.json").read_text())
+    for name in ("miou", "accuracy"):
+        assert again[name] == pytest.approx(own[f"val/{name}"])

@@ -48,7 +48,12 @@ def test_classes_of_windows_are_averaged() -> None:
     found = decode.class_map(list(scores), windows, (8, 12))
     # One window alone on the left, both in the middle, where the second's 3 / 2 is above 1 / 2.
     assert found[0].tolist() == [2, 2, 0, 0, *[1] * 8]
-    assert decode.class_map(list(scores), windows, (4, 6)).shape == (4, 6)
+    # Where the first window ends is nearer to the class of 1 than to the one of 2; their
+    # sums, of one window and of two, would say otherwise.
+    scores = np.zeros((2, 2, 8, 8), np.float32)
+    scores[0, 0, :, :4], scores[0, 1, :, 4:], scores[1, 1] = 1.0, 2.0, 2.0
+    found = decode.class_map(list(scores), windows, (16, 24))
+    assert found[0].tolist() == [*[0] * 8, *[1] * 16]
 
 
 def _logits(masks: np.ndarray, scale: float = 8.0) -> np.ndarray:
