@@ -36,7 +36,7 @@ FIT, TEST = "fit", "test"
 
 # The cores of v3: docs.cloud.google.com/tpu/docs/v3, 900 GB/s and two cores a chip; the page gives
 # no link, so that of a ring is v4's times the ratio of the pods' all-reduce bandwidth a chip (340
-# TB/s of 1,024 chips, 1.1 PB/s of 4,096), halved for a core. GeForce: the GA102 whitepaper.
+# TB/s of 1,024 chips, 1.1 PB/s of 4,096), halved for a core. GeForce: 384 bits at 19.5 Gb/s.
 _OTHERS = {
     "TPU v3": scale.Chip("TPU v3", 16e9, 2048, 62e9, 3e9, 450e9),
     "A100 40GB": dataclasses.replace(scale.CHIPS["A100"], memory=40e9, hbm=1555e9),
