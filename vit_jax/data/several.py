@@ -196,12 +196,12 @@ def split(text: str) -> list[tuple[str, bool]]:
     return found
 
 
-def as_cell(names: tuple[str, ...], ids: np.ndarray) -> str:
+def as_cell(names: Sequence[str], ids: Iterable[int]) -> str:
     """Write an image's labels as a table has them: "cat|?dog"; ids are as in `LabelSets`."""
-    words = (
-        ("" if k >= 0 else "?", names[k if k >= 0 else -1 - k].replace("|", "\\|"))
-        for k in ids.tolist()
-    )
+    words: list[tuple[str, str]] = []
+    for k in ids:
+        name: str = names[k if k >= 0 else -1 - k]
+        words.append(("" if k >= 0 else "?", name.replace("|", "\\|")))
     return "|".join(
         mark + (f"\\{word}" if not mark and word.startswith("?") else word) for mark, word in words
     )

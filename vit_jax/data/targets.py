@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an example has besides its image where every pixel counts: classes, segments, depth.
 
-A source that has such targets says of which kind (`target_kind`) and gives each as a `PixelTarget`, in
-pixels of the upright stored image. Training sees them through the crop and flip of their image, in
-arrays of a batch (`FIELDS`); evaluations read the `PixelTarget` itself, so that what is measured does
-not depend on the size that the model takes.
+A source that has such targets says of which kind (`target_kind`) and gives each as a
+`PixelTarget`, in pixels of the upright stored image. Training sees them through the crop and flip
+of their image, in arrays of a batch (`FIELDS`); evaluations read the `PixelTarget` itself, so that
+what is measured does not depend on the size that the model takes.
 """
 
 import dataclasses

@@ -63,7 +63,7 @@ class MultiLabel:
             found["threshold"] = float(thresholds[0])
         if self.report and report_dir is not None and jax.process_index() == 0:
             on = self.own.name if self.chosen is None else self.chosen.name
-            kept = {"rule": self.rule.value, "chosen_on": on, "of": of}
+            kept: dict[str, Any] = {"rule": self.rule.value, "chosen_on": on, "of": of}
             names = self.own.class_names
             kept["thresholds"] = dict(zip(names, thresholds.tolist(), strict=True))
             folder = Path(report_dir)
@@ -129,7 +129,7 @@ class Regress:
         """Return what is predicted of each image, and its numbers [N, K]."""
         done: list[tuple[np.ndarray, np.ndarray]] = []
 
-        def score(batch: dict[str, jax.Array]) -> Mapping[str, jax.Array]:
+        def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
             rest = {"mask": batch["mask"], "value": batch["value"]}
             return predict_batch(variables, batch, rest, predict=predict, mesh=self.mesh)
 

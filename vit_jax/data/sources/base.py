@@ -92,7 +92,7 @@ class Labelled:
     bands: tuple[str, ...] = ()  # of images that are arrays, as it was opened with
     has_unknown = False  # whether a multi-hot label may say that it is not known
     numbers = False  # whether `read` gives "value"; `class_names` are then what each number is
-    labels: Int32[np.ndarray, " M"] | None
+    labels: Any  # of each example, as `Source.labels`
     _targets: "LabelSets | Numbers | None" = None
 
     @property

@@ -481,7 +481,7 @@ def open_shards(
     notes += shards.compare(told, shards.sizes(members), where)
     lost: list[tuple[str, str]] = []
     if columns.targets:
-        has = ~np.isnan(joined).all(axis=1)
+        has = ~np.asarray(np.isnan(joined).all(axis=1), bool)
         lost = [("without a number", tell(row)) for row in np.flatnonzero(~has).tolist()]
         members = {name: each[has[each]] for name, each in members.items()}
     if wanted is Captions.NEEDED:

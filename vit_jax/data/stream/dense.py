@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches whose images have targets of pixels: classes, segments, depth.
 
-Crop, flip and warp are drawn once for an image and its `PixelTarget`, by the generator of its position
-in the stream; so the images are those of `Batches` with the same seed, and a batch is a function of
-(seed, step) as ever. A crop that leaves nothing of the targets may be drawn again: the generator
+Crop, flip and warp are drawn once for an image and its `PixelTarget`, by the generator of its
+position in the stream; so the images are those of `Batches` with the same seed, and a batch is a
+function of (seed, step) as ever. A crop that leaves nothing of the targets may be drawn again: the generator
 goes on, and what it gives depends on the position still.
 """
 
