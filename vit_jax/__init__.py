@@ -46,12 +46,15 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         EvalConfig,
         FeaturesEval,
         FewShotEval,
+        InstanceEval,
         KNNEval,
         LinearEval,
         LossEval,
         MultiLabelEval,
+        PanopticEval,
         RegressionEval,
         RetrievalEval,
+        SegmentationEval,
         ThresholdRule,
         ZeroShotEval,
     )
@@ -76,6 +79,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         SwinConfig,
         ViTConfig,
     )
+    from vit_jax.models.dense.dpt import DptConfig
     from vit_jax.models.layers.dense import ReduceDType
     from vit_jax.models.layers.mlp import Gelu
     from vit_jax.models.layers.pool import Pool
@@ -85,17 +89,22 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax.models.text import TextConfig
     from vit_jax.objectives import (
         ContrastiveConfig,
+        DepthConfig,
+        DepthHead,
         DinoConfig,
         DistillConfig,
+        EomtConfig,
         GramConfig,
         HeadConfig,
         IJepaConfig,
         LeJepaConfig,
         MaeConfig,
         MaskedPatchConfig,
+        MaskLossConfig,
         ObjectiveConfig,
         RegressionConfig,
         RegressionLoss,
+        SegmentConfig,
         SupervisedConfig,
         taught,
     )
@@ -116,7 +125,8 @@ _NAMES = {
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
     "vit_jax.evals": "EvalConfig ClassifyEval FeaturesEval FewShotEval KNNEval LinearEval "
-    "LossEval MultiLabelEval RegressionEval RetrievalEval ThresholdRule ZeroShotEval DepthEval",
+    "LossEval MultiLabelEval RegressionEval RetrievalEval ThresholdRule ZeroShotEval DepthEval "
+    "InstanceEval PanopticEval SegmentationEval",
     "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig ConvNeXtConfig HieraConfig "
     "HybridConfig MixerConfig RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
@@ -127,7 +137,9 @@ _NAMES = {
     "vit_jax.models.text": "TextConfig",
     "vit_jax.objectives": "ObjectiveConfig ContrastiveConfig DinoConfig DistillConfig GramConfig "
     "HeadConfig IJepaConfig LeJepaConfig MaeConfig MaskedPatchConfig RegressionConfig "
-    "RegressionLoss SupervisedConfig taught",
+    "RegressionLoss SupervisedConfig taught DepthConfig DepthHead EomtConfig MaskLossConfig "
+    "SegmentConfig",
+    "vit_jax.models.dense.dpt": "DptConfig",
     "vit_jax.optim": "MomentDtype OptimConfig Optimizer Schedule",
     "vit_jax.models.layers.dense": "ReduceDType",
     "vit_jax.devices.sharding": "MeshConfig make_mesh",

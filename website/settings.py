@@ -42,6 +42,8 @@ def groups() -> Iterator[tuple[str, str, type]]:
     yield "objective.distill", "objective.distill.", vit_jax.TeacherConfig
     yield "objective.head of DinoConfig", "objective.head.", vit_jax.HeadConfig
     yield "objective.gram of DinoConfig", "objective.gram.", vit_jax.GramConfig
+    yield "objective.loss of EomtConfig", "objective.loss.", vit_jax.MaskLossConfig
+    yield "objective.dpt of DepthConfig", "objective.dpt.", vit_jax.DptConfig
     yield "objective.text of ContrastiveConfig", "objective.text.", vit_jax.TextConfig
     for kind in evals.EVALUATORS:
         yield f"evals.NAME: {kind.__name__}", "evals.NAME.", kind

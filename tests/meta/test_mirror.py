@@ -40,6 +40,7 @@ ELSEWHERE = {
     "config/tree.py": "tests/integration/test_config_types.py",
     "devices/hosts.py": "tests/faults/test_peers.py",
     "train/beside.py": "tests/integration/test_configs.py",
+    "objectives/beside.py": "tests/integration/test_configs.py",
     "train/estimate.py": "tests/integration/cli/test_dry_run.py",
     "version.py": "tests/meta/test_moved.py",
     "evals/probes/base.py": "tests/integration/evals/probes/test_features.py",

@@ -26,6 +26,11 @@ LABELS = ("label", "labels", "cls", "class", "class_id", "target")
 _NOTHING = ("none", "null", "na", "n/a", "<na>", "#n/a", "nil", "undefined")
 _MOST = 40  # characters of a value that a message shows
 
+# Names of files and folders that systems and programs create; so are names with a dot in front.
+_SYSTEM = (
+    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
+    *("$recycle.bin", "system volume information", "lost+found"),
+)
 # Names of splits that mean the same, in any case.
 _SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
 KNOWN_SPLITS = {name for names in _SAME for name in names}
@@ -316,3 +321,8 @@ def _by_id(found: Mapping[str, Any]) -> list[Any]:
         raise ValueError(f"a JSON object must name each class 0 to K - 1; it has {len(found)} keys")
     names = [found[str(k)] for k in range(len(found))]
     return [each[1] if isinstance(each, list) and len(each) == 2 else each for each in names]
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder is hidden, or created by a system."""
+    return name.startswith(".") or name.casefold() in _SYSTEM

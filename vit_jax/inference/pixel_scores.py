@@ -32,7 +32,7 @@ KINDS: dict[PixelTask, type[EvalConfig]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PixelTarget:
+class PixelSplit:
     """What a model of pixels is measured on, and how."""
 
     evaluation: EvalConfig
@@ -48,7 +48,7 @@ def open_target(
     split: str = "",
     data_dir: str = "",
     batch_size: int = 0,
-) -> PixelTarget:
+) -> PixelSplit:
     """Open a split for a model of pixels; arguments are as of `evaluate.open_target`.
 
     It is measured as the run's first evaluation of the kind does; a run that has one of another
@@ -73,12 +73,12 @@ def open_target(
     evaluation = dataclasses.replace(evaluation, transform=whole)
     evaluation.check("the evaluation")
     evaluation.check_sources("the evaluation", {"": source})
-    return PixelTarget(evaluation=evaluation, reading=reading, source=source)
+    return PixelSplit(evaluation=evaluation, reading=reading, source=source)
 
 
 @hardware.explained("lower the batch size, --batch_size=N")
 def measure(
-    trained: Trained, target: PixelTarget, mesh: Mesh, folder: Path | None = None
+    trained: Trained, target: PixelSplit, mesh: Mesh, folder: Path | None = None
 ) -> dict[str, Any]:
     """Measure a model that has its weights; returns the metrics and what they are of.
 

@@ -10,7 +10,7 @@ from vit_jax.config import CheckpointConfig
 from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
 from vit_jax.data.sources.base import gives_numbers
-from vit_jax.data.sources.dense.layouts import layout_of
+from vit_jax.data.sources.dense import layout_of
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
 from vit_jax.evals import (

@@ -14,16 +14,12 @@ from typing import NamedTuple
 
 from vit_jax.data.account import SYSTEM
 from vit_jax.data.images.header import SUFFIXES, UNREAD_SUFFIXES
+from vit_jax.data.names import is_hidden
 from vit_jax.data.sources.partition import ARCHIVES
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 
 _LINKS = 4  # most links below one another, so that a circle of links ends
-# Names of files and folders that systems and programs create; so are names with a dot in front.
-_SYSTEM = (
-    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
-    *("$recycle.bin", "system volume information", "lost+found"),
-)
 FILE, FOLDER = "a file", "a folder"
 # Reasons why a file is not read as an image, in words that follow a number.
 NO_IMAGE = "not an image"
@@ -144,11 +140,6 @@ def list_all(root: Path | RemoteFolder) -> Listing:
             named = path.lower().endswith(SUFFIXES)
             (listing.images if named else listing.unnamed).append(path)
     return listing
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is hidden, or created by a system."""
-    return name.startswith(".") or name.casefold() in _SYSTEM
 
 
 def _by_name(path: str) -> str:

@@ -172,7 +172,7 @@ def full_name(name: str) -> str:
     is_path = is_path or plain.lower().endswith(ARCHIVES)  # which is refused there
     if not is_path:
         return name
-    from vit_jax.data.sources.dense.layouts import kind_of  # late: it knows the other sources
+    from vit_jax.data.sources.layouts import kind_of  # late: most names say what they are
 
     return f"{kind_of(plain) or 'folder'}:{name}"
 

@@ -3,8 +3,8 @@
 
 Crop, flip and warp are drawn once for an image and its `PixelTarget`, by the generator of its
 position in the stream; so the images are those of `Batches` with the same seed, and a batch is a
-function of (seed, step) as ever. A crop that leaves nothing of the targets may be drawn again: the generator
-goes on, and what it gives depends on the position still.
+function of (seed, step) as ever. A crop that leaves nothing of the targets may be drawn again: the
+generator goes on, and what it gives depends on the position still.
 """
 
 import dataclasses

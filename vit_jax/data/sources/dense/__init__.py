@@ -2,6 +2,8 @@
 """Sources of images whose pixels have targets: classes, segments, boxes, depth."""
 
 from vit_jax.data.sources.base import Source
+from vit_jax.data.sources.layouts import WORDS, TargetLayout
+from vit_jax.data.sources.partition import full_name
 from vit_jax.data.targets import TargetKind
 
 
@@ -30,3 +32,12 @@ def open_dense(kind: str, path: str, split: str, target: str = "") -> Source:
     from vit_jax.data.sources.dense.depth import open_depth
 
     return open_depth(path, split, wanted)
+
+
+def layout_of(name: str) -> TargetLayout:
+    """Return what a dataset is, by its name; of a folder on this machine its files tell.
+
+    Raises UserError: a folder of two layouts.
+    """
+    full = full_name(name)
+    return TargetLayout(full, *WORDS.get(full.partition(":")[0], (TargetKind.NONE, "")))

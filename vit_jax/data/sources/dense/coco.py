@@ -18,6 +18,7 @@ from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.dense import annotated, panoptic
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Annotations, FoundImages, Item
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords, bounds
+from vit_jax.data.sources.layouts import COCO_KEYS
 from vit_jax.data.sources.listing import RemoteFolder
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import TargetKind
@@ -26,7 +27,6 @@ from vit_jax.process import waiting
 from vit_jax.storage import foreign, remote
 
 KINDS = (TargetKind.SEGMENTS, TargetKind.PIXELS)
-KEYS = ("images", "annotations", "categories")
 _LISTED = "listed twice"
 
 
@@ -175,7 +175,7 @@ def tree_of(place: str) -> dict[str, Any]:
         raise UserError(f"{where} is no JSON ({error}); it is cut off or something else") from None
     except OSError as error:
         raise UserError(f"{where}: {error.strerror}") from None
-    for key in KEYS:
+    for key in COCO_KEYS:
         if not isinstance(tree, dict) or not _objects(tree.get(key)):
             has = ", ".join(sorted(tree)[:8]) if isinstance(tree, dict) else type(tree).__name__
             raise UserError(

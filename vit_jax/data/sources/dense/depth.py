@@ -15,7 +15,7 @@ from jaxtyping import Float32, Shaped
 
 from vit_jax.data.account import Said
 from vit_jax.data.images import header
-from vit_jax.data.sources import look
+from vit_jax.data.sources import layouts, look
 from vit_jax.data.sources.dense import annotated, pairs
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
 from vit_jax.data.sources.dense.facts import measured
@@ -26,8 +26,6 @@ from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 
-FOLDERS = ("depth", "depths")  # names that the folder of the maps may have
-SUFFIXES = (".png", ".tif", ".tiff", ".npy")
 MILLIMETRES = 0.001
 OTHER_SIZE = "with a depth map of another size"
 UNREADABLE = "with a depth map that cannot be read"
@@ -174,9 +172,9 @@ def _find(
     scale: float | None,
     draw: SplitDraw,
 ) -> FoundImages:
-    others = (chosen["depth"],) if "depth" in chosen else FOLDERS
+    others = (chosen["depth"],) if "depth" in chosen else layouts.DEPTHS
     folders = (chosen.get("images", "images"), others)
-    listed = pairs.find(root, where, folders, SUFFIXES, "depth map")
+    listed = pairs.find(root, where, folders, layouts.DEPTH_SUFFIXES, "depth map")
     if not listed.items:
         why = "no image has a depth map" if listed.left_out else "there are no images"
         raise UserError(f"{where}: {why}{annotated.why(listed.left_out)}")

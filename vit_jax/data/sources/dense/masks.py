@@ -16,7 +16,7 @@ from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.images import header as image_header
 from vit_jax.data.images.decode import decode, turned
 from vit_jax.data.names import read_class_names
-from vit_jax.data.sources import look
+from vit_jax.data.sources import layouts, look
 from vit_jax.data.sources.base import Source
 from vit_jax.data.sources.dense import annotated, ids, pairs
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
@@ -30,8 +30,6 @@ from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 
 IGNORED = 255  # how the masks of a probe mark what neither teaches nor counts
-FOLDERS = ("masks", "annotations")  # names that the folder of the masks may have
-SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".npy")
 OTHER_SIZE = "with a mask of another size"
 UNREADABLE = "with a mask that cannot be read"
 COLOURS = "with a mask of colours, not of ids in one channel or a palette"
@@ -138,8 +136,10 @@ def open_masks(name: str, split: str, target: TargetKind = TargetKind.NONE) -> A
 def _find(
     root: annotated.Root, where: str, chosen: Mapping[str, str], draw: SplitDraw
 ) -> FoundImages:
-    others = (chosen["masks"],) if "masks" in chosen else FOLDERS
-    listed = pairs.find(root, where, (chosen.get("images", "images"), others), SUFFIXES, "mask")
+    others = (chosen["masks"],) if "masks" in chosen else layouts.MASKS
+    listed = pairs.find(
+        root, where, (chosen.get("images", "images"), others), layouts.MASK_SUFFIXES, "mask"
+    )
     text = annotated.text_of(root, CLASSES)
     try:
         names = read_class_names(text) if text else ()

@@ -23,6 +23,7 @@ from vit_jax.data.sources.dense.annotated import AnnotatedSource, FoundImages, I
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.pairs import CLASSES
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
+from vit_jax.data.sources.layouts import YOLO_FILES
 from vit_jax.data.sources.listing import list_all
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import TargetKind
@@ -30,7 +31,6 @@ from vit_jax.errors import UserError, shown
 from vit_jax.process import waiting
 from vit_jax.storage import foreign, remote
 
-FILES = ("data.yaml", "data.yml", "dataset.yaml")
 _IMAGES, _LABELS = "images", "labels"
 
 
@@ -114,7 +114,7 @@ def _yaml(root: annotated.Root, where: str, file: str) -> tuple[Mapping[str, Any
     """Return what data.yaml says, {} where there is none, and its name."""
     import yaml  # late: few runs need it
 
-    for name in (file,) if file else FILES:
+    for name in (file,) if file else YOLO_FILES:
         text = annotated.text_of(root, name)
         if not text:
             continue
@@ -125,7 +125,7 @@ def _yaml(root: annotated.Root, where: str, file: str) -> tuple[Mapping[str, Any
         if not isinstance(tree, dict):
             raise UserError(f"{where}/{name} is no YAML of names and splits; mend it")
         return tree, name
-    return {}, FILES[0]
+    return {}, YOLO_FILES[0]
 
 
 def _names(
@@ -146,7 +146,7 @@ def _names(
         except ValueError as error:
             raise UserError(f"{where}/{CLASSES}: {error}") from None
     else:
-        raise UserError(f"{where} names no classes; write {FILES[0]} with names, or {CLASSES}")
+        raise UserError(f"{where} names no classes; write {YOLO_FILES[0]} with names, or {CLASSES}")
     if isinstance(facts.get("nc"), int) and facts["nc"] != len(names):
         raise UserError(f"{where}/{said}: nc is {facts['nc']}, and names has {len(names)}; mend it")
     return names

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_jax.data.images.header import SUFFIXES
-from vit_jax.data.names import KNOWN_SPLITS, alike
-from vit_jax.data.sources.dense import coco, depth, masks, yolo
-from vit_jax.data.sources.listing import is_hidden
-from vit_jax.data.sources.partition import full_name
+from vit_jax.data.names import KNOWN_SPLITS, alike, is_hidden
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
+
+# Names that the folder of the targets may have, and the ends of their files.
+MASKS, MASK_SUFFIXES = ("masks", "annotations"), (".png", ".tif", ".tiff", ".bmp", ".npy")
+DEPTHS, DEPTH_SUFFIXES = ("depth", "depths"), (".png", ".tif", ".tiff", ".npy")
+YOLO_FILES = ("data.yaml", "data.yml", "dataset.yaml")
+COCO_KEYS = ("images", "annotations", "categories")
 
 _MOST = 64  # names of a folder that are looked at
 _HEAD = 1 << 16  # bytes of a JSON file
@@ -34,22 +37,13 @@ class TargetLayout(NamedTuple):
     what: str
 
 
-_WORDS = {
+WORDS = {
     "masks": (TargetKind.PIXELS, "images and masks"),
     "depth": (TargetKind.DEPTH, "images and depth maps"),
     "coco": (TargetKind.SEGMENTS, "images and COCO's JSON"),
     "voc": (TargetKind.SEGMENTS, "images and Pascal VOC's XML"),
     "yolo": (TargetKind.SEGMENTS, "images and YOLO's text files"),
 }
-
-
-def layout_of(name: str) -> TargetLayout:
-    """Return what a dataset is, by its name; of a folder on this machine its files tell.
-
-    Raises UserError: a folder of two layouts.
-    """
-    full = full_name(name)
-    return TargetLayout(full, *_WORDS.get(full.partition(":")[0], (TargetKind.NONE, "")))
 
 
 def kind_of(path: str) -> str:
@@ -62,7 +56,7 @@ def kind_of(path: str) -> str:
         return ""
     found = _layouts(root)
     if len(found) > 1:
-        listed = " and ".join(f"{_WORDS[each][1]} ({each}:{path})" for each in found)
+        listed = " and ".join(f"{WORDS[each][1]} ({each}:{path})" for each in found)
         raise UserError(
             f"{shown(path)} holds {listed}; name the one that is meant, {found[0]}:{path}"
         )
@@ -75,10 +69,9 @@ def _layouts(root: Path) -> list[str]:
     # The folders that may hold those of images and targets: the root, or each split's.
     places = [root, *(root / name for name in tops if alike(name) in KNOWN_SPLITS)]
     found = []
-    pictures, arrays = masks.SUFFIXES, depth.SUFFIXES
-    if any(_has(place, masks.FOLDERS, pictures) for place in places):
+    if any(_has(place, MASKS, MASK_SUFFIXES) for place in places):
         found.append("masks")
-    if any(_has(place, depth.FOLDERS, arrays) for place in places):
+    if any(_has(place, DEPTHS, DEPTH_SUFFIXES) for place in places):
         found.append("depth")
     if any(_has_json(place) for place in (root, root / "annotations", *places[1:])):
         found.append("coco")
@@ -86,7 +79,7 @@ def _layouts(root: Path) -> list[str]:
         _beside(place, ".xml") for place in places
     ):
         found.append("voc")
-    if any((root / name).is_file() for name in yolo.FILES) or any(
+    if any((root / name).is_file() for name in YOLO_FILES) or any(
         _has(place, ("labels",), (".txt",)) for place in places
     ):
         found.append("yolo")
@@ -120,7 +113,7 @@ def _has_json(place: Path) -> bool:
     for name in _files(place):
         if name.lower().endswith(".json"):
             head = remote.read_range(str(place / name), 0, _HEAD)
-            if sum(f'"{key}"'.encode() in head for key in coco.KEYS) and b'"id"' in head:
+            if sum(f'"{key}"'.encode() in head for key in COCO_KEYS) and b'"id"' in head:
                 return True
     return False
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vit_jax.data import full_name
-from vit_jax.data.sources.dense.layouts import layout_of
+from vit_jax.data.sources.dense import layout_of
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
 
