@@ -232,10 +232,10 @@ def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 def table(content: dict[str, Any]) -> str:
     """Return the Markdown table of what `results/growth.json` holds."""
     lines = ["| what grows | cost | smallest | largest | exponent |", "|---|---|--:|--:|--:|"]
-    for what, rows in content["rows"].items():
+    for what, rows in content["costs"].items():
         sizes = [row["size"] for row in rows]
-        for cost in rows[0]["costs"]:
-            values = [row["costs"][cost] for row in rows]
+        for cost in rows[0]["values"]:
+            values = [row["values"][cost] for row in rows]
             unit = "MB" if cost.startswith("MB") else "s"
             name = {"MB": "peak memory"}.get(cost, cost)
             ends = [
@@ -260,16 +260,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         what, size, _ = args.measure
         print(json.dumps(MEASURES[what](int(size))))
         return
-    content: dict[str, Any] = {"rows": {}}
+    content: dict[str, Any] = {"costs": {}}
     if args.out.exists():
         content = json.loads(args.out.read_text())
     content["device"] = record.device()
     for what in args.only:
         rows = []
         for size in (each for each in SIZES[what] if each <= args.most):
-            rows.append({"size": size, "costs": measure(what, size)})
+            rows.append({"size": size, "values": measure(what, size)})
             print(what, rows[-1], flush=True)
-        content["rows"][what] = rows
+        content["costs"][what] = rows
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(content, indent=1) + "\n")
     print(table(content))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import digits, emoji, naflex, record, referee, self_supervised
+from benchmarks import dense, digits, emoji, naflex, record, referee, self_supervised
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -24,6 +24,11 @@ NAFLEX = ROOT / "docs" / "naflex.md"
 NAFLEX_MARKS = ("<!-- naflex-table -->", "<!-- /naflex-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 EMOJI_MARKS = ("<!-- emoji-table -->", "<!-- /emoji-table -->")
+_SCENES = {
+    "scenes-pixels": ROOT / "docs" / "segmentation.md",
+    "scenes-objects": ROOT / "docs" / "detection.md",
+    "scenes-depth": ROOT / "docs" / "segmentation.md",
+}
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # What README shows: the first cells of rows, of one machine.
 _CHOSEN_FROM = "intel-xeon-1-core.json"
@@ -126,6 +131,10 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (README, MARKS, summary()),
         (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
         (NAFLEX, NAFLEX_MARKS, naflex.table()),
+        *(
+            (_SCENES[name], (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
+            for name, text in dense.tables().items()
+        ),
         *(
             (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
             for name, text in {**self_supervised.tables(), **referee.tables()}.items()

@@ -19,6 +19,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from benchmarks import scenes, several_labels
 from configs import vit_mu_digits
 from tests import banded, captioned, layouts
 from tests.photos import write_folder
@@ -259,8 +260,17 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         if "_folder" in flags["--config"]:  # which takes all else from the images
             given = flags.get("--config.data.name", "")
             named = _of_layouts(given, tmp_path)
+            if "runs/digits_tables" in given:
+                several_labels.write(tmp_path / "tables")
+                named = given.replace("runs/digits_tables", f"{tmp_path}/tables")
             flags["--config.data.name"] = str(photos) if named == given else named
             flags["--config.model.image_size"] = "64"
+        elif "configs/scenes" in flags["--config"]:
+            scenes.write(tmp_path / "scenes", share=0.003)
+            coco = f"coco:{tmp_path}/scenes/coco?images={tmp_path}/scenes/images"
+            of_objects = ":instances" in flags["--config"]
+            flags["--config.data.name"] = coco if of_objects else f"masks:{tmp_path}/scenes"
+            flags["--config.init.weights="] = ""
         elif "captions_small" in flags["--config"]:
             flags["--config.data.name"] = f"csv:{captioned.write(tmp_path / 'captioned')}"
             words_file = captioned.write_tokenizer(tmp_path / "words.json")

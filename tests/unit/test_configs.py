@@ -262,6 +262,7 @@ TRAINED = (
     "finetune_imagetext:clip_b32",
     "nyu_depth:b",
     "depth_folder:s14",
+    "labels_digits:numbers",
 )
 
 

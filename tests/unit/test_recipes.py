@@ -220,6 +220,7 @@ OWN = (*OWN, "naflex_folder", "finetune_imagetext", "captions_small", "emoji_ima
 OWN = (*OWN, "depth_folder", "nyu_depth")  # NYU's images are no squares: it has a test of its own
 OWN = (*OWN, "referee_glyphs", "referee_imagenet")  # settings of several papers, side by side
 OWN = (*OWN, "segment_ade20k", "eomt")  # in tests of their own, below
+OWN = (*OWN, "scenes")  # drawn here
 
 
 def test_every_published_run_is_in_the_table() -> None:

@@ -72,7 +72,7 @@ RUNS = (PRETRAINING, "linear", "linear_trained", "eomt", "instances", "depth_lin
 
 
 def scenes(run: str) -> Config:
-    """Return one of RUNS: 8 epochs, 20 on other letters, of Muon; of AdamW where only a head learns.
+    """Return one of RUNS: 8 epochs (other letters: 20) of Muon, or of AdamW for a head alone.
 
     The settings of Muon are those of the digits (`recipes.digits`); none was tuned on scenes.
 

@@ -28,7 +28,8 @@ def abstract_batch(
     """Return shape and dtype of a global batch on the devices; labels are ids without a source."""
     size, objective = cfg.data.batch_size, parts.objective
     tokens = {} if objective.pair is None else token_spec(objective.pair.text.context)
-    of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), **tokens}
+    numbers = jax.ShapeDtypeStruct((cfg.model.num_classes,), jnp.float32)
+    of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), "value": numbers, **tokens}
     spec = of_none if source is None else source.spec
     if objective.cfg.target:
         from vit_jax.data import targets  # late: few runs learn from pixels
