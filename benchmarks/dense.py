@@ -6,8 +6,9 @@
 
 Draws `benchmarks.scenes`, pretrains once on other letters, and trains every run of
 configs/scenes.py from there. A run that is there is not trained again. The baselines say the same
-of every pixel: the photograph, and the mean depth. Writes results/scenes.json, of which `benchmarks.tables` makes the
-tables of docs/segmentation.md and docs/detection.md, and docs/images/scenes_*.png.
+of every pixel: the photograph, and the mean depth. Writes results/scenes.json, of which
+`benchmarks.tables` makes the tables of docs/segmentation.md and docs/detection.md, and
+docs/images/scenes_*.png.
 """
 
 import argparse
