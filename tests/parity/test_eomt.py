@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.parity.torch_models import torch  # before transformers: see there
 from tests.unit.weights import google_writer
 from vit_jax import models
 from vit_jax.data import TransformConfig
@@ -19,7 +20,6 @@ from vit_jax.inference.trained import Trained
 from vit_jax.models.dense import eomt
 from vit_jax.weights.names import eomt as names
 
-torch = pytest.importorskip("torch")
 hf: Any = pytest.importorskip("transformers")
 
 SMALL = {"num_classes": 0, "image_size": (48, 48), "patch": (16, 16), "depth": 3, "num_heads": 2}
