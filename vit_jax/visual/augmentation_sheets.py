@@ -70,6 +70,8 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
             "sheets of augmentation show images of one size; to see the rest of it set "
             "data.transform.crop=random_resized and lengths=()"
         )
+    if cfg.objective.target and not files:
+        return _with_targets(cfg, out, count)
     if files:
         source = examples = _read_files(files)
     else:
@@ -87,6 +89,18 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
         write(out, name, sheet) if isinstance(sheet, bytes) else f"no {name}: {sheet}"
         for name, sheet in sheets.items()
     ]
+
+
+def _with_targets(cfg: Config, out: Path, count: int) -> list[str]:
+    """Write transform.png of an objective that learns from pixels."""
+    from vit_jax.visual.target_sheets import transform_sheet  # late: most runs have no such targets
+
+    source = _open(cfg)
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    make_folder(out, "--out")
+    sheet = transform_sheet(cfg, objective, source, count)
+    why = "targets of pixels are neither mixed nor moved by a policy"
+    return [write(out, "transform.png", sheet), f"no operations.png, no batch.png: {why}"]
 
 
 def _read_files(files: Sequence[str]) -> Examples:
@@ -108,6 +122,7 @@ def _open(cfg: Config) -> data.Source:
             cfg.data.train_split,
             classes=cfg.data.classes,
             bands=cfg.data.bands,
+            target=cfg.objective.target,
         )
     except UserError as error:
         raise UserError(f"{error} (or take files instead: --images FILE ...)") from error
