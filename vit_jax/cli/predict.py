@@ -51,7 +51,7 @@ class Predict(ModelOptions):
     A run on images of several labels gives those that reach the threshold that it chose on its val;
     a run on numbers gives these, in their units.
 
-    Of a model of pixels it writes masks, objects or depths into the folder
+    For a model of pixels it writes masks, objects or depths into the folder
     --out, with a picture of each image in overlays/, and prints the most of each.
 
     An IMAGE is a file, a folder (all images in it, at any depth), a pattern such as

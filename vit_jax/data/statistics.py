@@ -89,9 +89,9 @@ class Statistics:
 
 
 class _Sums(NamedTuple):
-    """Of each channel the number of values, and of the whole numbers the sum and that of squares.
+    """For each channel the number of values, their sum and the sum of their squares.
 
-    Of floats, whose sums would round, `first` is the mean and `second` the sum of squared
+    For floats, whose sums would round, `first` is the mean and `second` the sum of squared
     differences from it.
     """
 

@@ -156,7 +156,7 @@ class MultiLabelEval(EvalConfig):
 class RegressionEval(EvalConfig):
     """Errors of numbers, in their units: MAE, RMSE and R2 (`evals.regression`).
 
-    Of several outputs these are means, and each output's own are "mae_NAME" and so on.
+    With several outputs these are means, and each output's own are "mae_NAME" and so on.
     """
 
     predictor: ClassVar[str] = "value"

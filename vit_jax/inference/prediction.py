@@ -32,7 +32,7 @@ _Decoding = tuple[Sequence[Source], list[Future]]
 class Prediction(NamedTuple):
     """A class and how likely it is: of all classes, or by a sigmoid loss of its own.
 
-    Of a model of numbers it is an output and its number, in the units of the data.
+    For a model of numbers it is an output and its number, in the units of the data.
     """
 
     class_id: int

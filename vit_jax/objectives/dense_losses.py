@@ -90,8 +90,8 @@ def label_targets(
 ) -> MaskTargets:
     """Return a target for each class that the batch field LABEL_MAP has in an image.
 
-    Pixels of no class (negative) are in none of the masks. Of more than `most` classes in an image,
-    by default all of them, those with the largest numbers are left out.
+    Pixels of no class (negative) are in none of the masks. An image has `most` targets, by
+    default one for every class; where it has more classes, those with the largest ids are left out.
     """
     every = jnp.arange(num_classes)[None]
     present = label_map[:, None] == every[:, :, None, None].astype(label_map.dtype)
@@ -200,7 +200,7 @@ def matching_costs(
 def match(cost: Float[Array, "B Q T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the query of each target by which the sum of costs is least; -1 for no target.
 
-    Of more valid targets than queries the first Q are matched. Each device matches the images that
+    Where there are more valid targets than queries, the first Q are matched. Each device matches the images that
     it holds: its loops would wait for all others in each iteration.
     """
     mesh = auto_mesh()

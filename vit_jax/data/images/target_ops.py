@@ -184,7 +184,7 @@ def is_blank(target: PixelTarget) -> bool:
 def masks_of(target: PixelTarget) -> tuple[Bool[np.ndarray, "n h w"], Int32[np.ndarray, " n"]]:
     """Return the masks of a target's segments and their classes.
 
-    Boxes without masks are filled. Of a map of classes, each class that is there is a segment.
+    Boxes without masks are filled. In a map of classes, each class that is there is a segment.
     """
     if target.label_map is not None:
         classes = np.unique(target.label_map)

@@ -258,7 +258,7 @@ class Transform:
 class View:
     """One array of images: [B, H, W, C] uint8, or [B, count, H, W, C] where `count` is above 1.
 
-    Of images that are arrays of bands it has the dtype of `reading`.
+    Images that are arrays of bands have the dtype of `reading`.
 
     What each draws at random depends on (seed, position in the stream, number of the view) alone.
     With `like`, the name of an earlier view, it draws what that one draws: with equal crops, flips

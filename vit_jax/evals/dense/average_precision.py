@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """COCO's average precision and recall of boxes and of masks (cocodataset/cocoapi, cocoeval).
 
-Of each image and class the best found ones are given, best first, to the true ones that they
-overlap most. The precision is then read from all images together, at 101 recalls, for ten
+In each image, those found of a class are matched, best first, with the true ones that they overlap
+most. The precision is then read from all images together, at 101 recalls, for ten
 thresholds of the overlap and four ranges of area. An image's part is a few numbers (`Matches`), so
 that a split of any size is summed in any number of processes.
 """
@@ -121,8 +121,8 @@ def _given(
     free = np.ones(len(aside), bool)
     least = min(threshold, 1 - 1e-10)
     for d, row in enumerate(overlaps):
-        # Those that count come first; one aside is taken only where none of them fits. Of equal
-        # overlaps the last is taken.
+        # Those that count come first; one aside is taken only where none of them fits, and the
+        # last where overlaps are equal.
         for group in (~aside, aside):
             fit = group & (free | crowd) & (row >= least)
             if fit.any():

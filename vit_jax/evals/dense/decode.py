@@ -191,9 +191,9 @@ def panoptic(
     """Divide an image into things and stuff, by queries that are sure of a class.
 
     Queries whose likeliest class is one and more probable than `score` share the pixels: each goes
-    to the query whose mask times probability is greatest there, if its mask is at least 1/2. Of a
-    query that gets no more than the share `overlap` of its own mask nothing is kept. The parts of
-    a class of stuff are one segment.
+    to the query whose mask times probability is greatest there, if its mask is at least 1/2. A
+    query that gets no more than the share `overlap` of its own mask is dropped. The parts of a
+    class of stuff are one segment.
 
     Args:
         class_logits, mask_logits: what the queries say of the window.

@@ -28,7 +28,7 @@ class SegmentMap(NamedTuple):
 
 
 class SegmentCounts(NamedTuple):
-    """Of each class: sums of IoU of matches, matches, found without match, missed; [K] each."""
+    """For each class: sums of IoU of matches, matches, found without match, missed; [K] each."""
 
     iou: Float64[np.ndarray, " K"]
     matched: Float64[np.ndarray, " K"]

@@ -2,7 +2,8 @@
 """The size of an image as it is shown, and targets brought upright as their image is.
 
 Annotations are of the image that is shown, or of the one that is stored: where EXIF turns an image,
-the sizes tell which. Of a square, or of an image upside down, the shown one is taken, and said.
+the sizes tell which. Where they do not, for a square or an image upside down, annotations are taken
+to be of the shown one, and a line says so.
 """
 
 import dataclasses
