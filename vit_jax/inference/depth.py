@@ -60,8 +60,8 @@ def shaped(
 ) -> tuple[int, int]:
     """Return (H, W) of about the wanted size, in whole patches, that keeps an image's shape.
 
-    Both sides are multiplied by one factor: by which the height or the width would become the wanted
-    one, whichever factor is nearer to 1 (transformers 5.23 `get_resize_output_image_size`).
+    Both sides are multiplied by one factor: that by which the height, or the width, becomes the
+    wanted one, whichever is nearer to 1 (transformers 5.23 `get_resize_output_image_size`).
     """
     factor = min((w / i for w, i in zip(wanted, image, strict=True)), key=lambda x: abs(1 - x))
     sides = (max(round(factor * i / p), 1) * p for i, p in zip(image, patch, strict=True))
