@@ -200,8 +200,8 @@ def matching_costs(
 def match(cost: Float[Array, "B Q T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the query of each target by which the sum of costs is least; -1 for no target.
 
-    Where there are more valid targets than queries, the first Q are matched. Each device matches the
-    images that it holds: its loops would wait for all others in each iteration.
+    Where there are more valid targets than queries, the first Q are matched. Each device matches
+    the images that it holds: its loops would wait for all others in each iteration.
     """
     mesh = auto_mesh()
     matched = jax.vmap(_match_one)

@@ -99,6 +99,7 @@ def scenes(run: str) -> Config:
             # Letters in a mirror are others.
             transform=TransformConfig(crop=Crop.RANDOM_RESIZED, area=(0.5, 1.0)),
             cache=True,
+            max_segments=4,  # a scene has three letters at most
         ),
         objective=objective,
         optim=optim,
