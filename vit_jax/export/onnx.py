@@ -155,19 +155,20 @@ def _apply(primitive: Any, params: dict[str, Any], operands: list[Any]) -> list[
 
 
 def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    """Run a scan that keeps nothing but its carry, as a stack of blocks does."""
+    """Run a scan from the first layer to the last, as a stack of blocks is one."""
     if params["reverse"]:
         raise NotImplementedError("a scan from the last layer to the first")
     num_consts, num_carry = scan_counts(params)
     first = num_consts + num_carry
     consts, carry = operands[:num_consts], operands[num_consts:first]
     body = params["jaxpr"]
+    kept: list[list[Any]] = []
     for i in range(params["length"]):
         per_layer = [stacked[i] for stacked in operands[first:]]
-        carry = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
-        if len(carry) != num_carry:
-            raise NotImplementedError("a scan with outputs of each step")
-    return carry
+        found = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
+        carry = found[:num_carry]
+        kept.append([jax.lax.expand_dims(x, (0,)) for x in found[num_carry:]])
+    return [*carry, *(jax.lax.concatenate(each, 0) for each in zip(*kept, strict=True))]
 
 
 def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[Any, ...]]) -> jax.Array:

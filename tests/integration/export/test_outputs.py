@@ -14,9 +14,9 @@ import pytest
 from tests.integration.objectives.test_dense_steps import config
 from vit_jax import objectives
 from vit_jax.cli.weights import export as command
-from vit_jax.errors import UserError
-from vit_jax.export import model as lib
+from vit_jax.data import TransformConfig
 from vit_jax.export import onnx as export_onnx
+from vit_jax.export import outputs
 from vit_jax.export import stablehlo as export_stablehlo
 from vit_jax.inference import dense
 from vit_jax.inference.trained import Trained
@@ -39,6 +39,10 @@ def _linear() -> Trained:
     names = tuple(f"class {k}" for k in range(cfg.objective.num_classes))
     return Trained(
         ref="ckpt:linear",
+        source="ckpt:linear",
+        mean=(0.5,),
+        std=(0.25,),
+        transform=TransformConfig(),
         model=cfg.model,
         variables={"params": drawn, **state},
         class_names=names,
@@ -69,8 +73,6 @@ def test_the_program_equals_the_predictor(
     else:
         written = export_stablehlo.serialize(trained, trained.variables)
         found = export_stablehlo.runner(*written)(images)
-    from vit_jax.export import outputs
-
     named = list(outputs.meanings(trained))
     if predictor is None:
         predictor = "segments" if named == ["classes", "masks"] else "segmentation"
@@ -83,3 +85,17 @@ def test_the_program_equals_the_predictor(
     for ours, theirs in zip(several, expected, strict=True):
         scale = float(np.abs(np.asarray(theirs)).max())
         np.testing.assert_allclose(ours, theirs, atol=5e-5 * max(scale, 1), rtol=0)
+
+
+def test_the_folder_says_what_comes_out(tmp_path: Path, capsys: Any) -> None:
+    ref, out = _published("depth_anything", tmp_path), tmp_path / "out"
+    asked = ["export", f"--from={ref}", f"--to={out}", "--format=stablehlo"]
+    assert command.main(asked) in (None, 0)
+    said = json.loads((out / "export.json").read_text())["output"]
+    height, width = dense.load(ref).image_size
+    assert (said["name"], said["shape"]) == ("depth", ["batch", height, width])
+    assert said["means"].startswith("depths")
+    card = (out / "README.md").read_text()
+    assert "pipeline_tag: depth-estimation" in card
+    assert f"depth = model(weights, images)  # float32 [2, {height}, {width}]" in card
+    assert "depth (up to" in capsys.readouterr().out
