@@ -67,9 +67,7 @@ def serialize(trained: Trained) -> bytes:
     (batch,) = export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), trained.dtype)
     # Traced before the converter runs, since it traces with its own versions of jax's functions.
-    traced = jax.make_jaxpr(
-        lambda image: apply(trained.variables, image)
-    )(images)
+    traced = jax.make_jaxpr(lambda image: apply(trained.variables, image))(images)
 
     def plain(image: jax.Array) -> Any:
         found = _evaluate(traced.jaxpr, traced.consts, [image])
@@ -89,7 +87,9 @@ def serialize(trained: Trained) -> bytes:
             )
         except NotImplementedError as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"jax2onnx has no counterpart of this model: {reason}; choose --format=stablehlo") from error
+            raise UserError(
+                f"jax2onnx has no counterpart of this model: {reason}; choose --format=stablehlo"
+            ) from error
     return graph.SerializeToString()
 
 

@@ -52,7 +52,9 @@ def make(trained: Trained) -> Callable[[Any, Any], Any]:
     predict = dense.predictors(trained)[_pixels(trained)[0]]
 
     def run(variables: Any, image: Any) -> Any:
-        found = [x.astype(jnp.float32) for x in jax.tree.leaves(predict(variables, {"image": image}))]
+        found = [
+            x.astype(jnp.float32) for x in jax.tree.leaves(predict(variables, {"image": image}))
+        ]
         return tuple(found) if len(found) > 1 else found[0]
 
     return run
