@@ -94,7 +94,7 @@ def serialize(trained: Trained) -> bytes:
 
 
 def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
-    """Return images -> logits, or a tuple of several outputs, as ONNX Runtime computes them on the CPU."""
+    """Return images -> logits, or a tuple of outputs, as ONNX Runtime computes on the CPU."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
