@@ -72,7 +72,8 @@ def export(given: Export, found: Trained) -> None:
 
         trained = dense.read_weights(found)
     else:
-        found = dataclasses.replace(found, head=None)  # timm's has the encoder alone
+        if found.head is not None:  # timm's has the encoder alone, which names no classes
+            found = dataclasses.replace(found, head=None, class_names=())
         trained = read_weights(found, headless=not found.model.num_classes)
     name = folder.resolve().name
     with waiting.said("exporting, and comparing on real images"):
