@@ -67,13 +67,18 @@ def _make_app(given: Serve, found: Trained, host: str, public: str) -> Any:
     found = of_one_size(found)
     files = images.expand(given.examples, sys.stdin, found.reading.bands)
     examples = [page.read_example(found, file) for file in files]
-    takes_words = not found.model.num_classes and image_text.has_texts(found)
+    takes_words = found.head is None and not found.model.num_classes and image_text.has_texts(found)
     if given.tokenizer and not takes_words:
         raise UserError(f"--tokenizer is of both towers, and {found.ref} is shown without words")
     print(f"reading {found.ref} and compiling", flush=True)
     if takes_words:
         found, pair = image_text.read(found)
         answer: Any = page.make_words_answer(found, pair)
+    elif found.head is not None:
+        from vit_jax.inference import dense  # late: few models are of pixels
+
+        found = dense.read_weights(found)
+        answer = page.make_pixels_answer(found)
     else:
         found = read_weights(found)
         answer = page.make_answer(found)

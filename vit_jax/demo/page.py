@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TOP = 5  # classes shown
 MOST_WORDS = 32  # that a visitor may have choose among
+_LARGEST = 1024  # pixels of a side that a model of pixels is given
 _KEPT = 64  # lists of words whose vectors are kept
 _SIDE = 448  # pixels that a small image is enlarged to, for its heat map to be smooth
 
@@ -41,12 +42,15 @@ class Reply(NamedTuple):
     classes: list[tuple[str, float]]  # the likeliest ones and their probabilities, in order
     overlay: UInt8[np.ndarray, "P Q 3"]  # what the model saw, under the map of where it looked
     numbers: bool = False  # whether these are outputs and their numbers
+    colours: tuple[str, ...] = ()  # of each in the overlay, "#rrggbb": a legend
 
     def as_json(self, *, picture: bool) -> dict[str, Any]:
         """Return what a visitor's browser is sent, the picture as a data: URL."""
         found = [{"name": name, "probability": chance} for name, chance in self.classes]
         if self.numbers:
             found = [{"name": name, "text": f"{value:.6g}"} for name, value in self.classes]
+        for each, colour in zip(found, self.colours, strict=False):
+            each["colour"] = colour
         shown = {"overlay": _data_url(Image.fromarray(self.overlay), "png")} if picture else {}
         return {"classes": found, **shown}
 
@@ -62,6 +66,12 @@ class Example(NamedTuple):
 def read_view(trained: Trained, source: str | Path | bytes) -> Num[np.ndarray, "H W C"]:
     """Read an image as the model takes it, from a file or its bytes; raises UserError: no image."""
     image = images.read_image(source, trained.channels, trained.reading)
+    if trained.head is not None:  # each pixel counts: the whole image, if not too large
+        height, width = image.shape[:2]
+        factor = min(1.0, _LARGEST / max(height, width))
+        size = max(round(height * factor), 1), max(round(width * factor), 1)
+        whole = TransformConfig(crop=Crop.RESIZE, resize=trained.transform.resize)
+        return image if factor == 1 else evaluation_view(image, whole, size)
     return evaluation_view(image, trained.transform, trained.image_size)
 
 
@@ -109,6 +119,36 @@ def make_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]], Reply]
 
     answer(np.zeros((*trained.image_size, trained.channels), trained.dtype))
     return answer
+
+
+def make_pixels_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]], Reply]:
+    """Return image -> Reply of a model of pixels, compiled: what is found, drawn over the image.
+
+    The colours of the legend are those of the overlay; of depth they are the scale's two ends.
+    """
+    from vit_jax.figures import contact_sheet, masks  # late, as the evaluations that they need
+    from vit_jax.inference import pixels
+
+    drawn, task = pixels.make_drawn(trained), pixels.task_of(trained)
+    names = [*trained.class_names]
+
+    def answer(image: Num[np.ndarray, "H W C"]) -> Reply:
+        found, picture = drawn(image)
+        shown = [(terminal(name), value) for name, value in found][:MOST_WORDS]
+        if task is pixels.PixelTask.DEPTH:
+            ends = contact_sheet.colors(np.array([[0.0, 1.0]]))[0]
+            return Reply(shown, _enlarge(picture), numbers=True, colours=(*map(_hex, ends),))
+        by_class = task is pixels.PixelTask.CLASSES
+        order = [names.index(name) for name, _ in found] if by_class else range(len(found))
+        colours = tuple(_hex(masks.colour(k)) for k in order)
+        return Reply(shown, _enlarge(picture), colours=colours)
+
+    answer(np.zeros((*trained.image_size, trained.channels), trained.dtype))
+    return answer
+
+
+def _hex(colour: Sequence[int] | np.ndarray) -> str:
+    return "#" + "".join(f"{int(x):02x}" for x in colour)
 
 
 def make_words_answer(
@@ -215,13 +255,22 @@ def write(
         title=html(title(trained)),
         facts=html(facts(trained)),
         source=html(Path(trained.ref.partition(":")[2].partition("@")[0]).name),
-        method=html(saliency.method(trained.model).capitalize()),
+        overlay="What it found" if trained.head is not None else "Where it looked",
+        method=html(_caption(trained)),
         examples="\n".join(buttons),
         hidden="" if buttons else " hidden",
         max_upload=max_upload,
         answers="Words" if takes_words else "Numbers" if trained.gives_numbers else "Classes",
         no_words="" if takes_words else " hidden",
     )
+
+
+def _caption(trained: Trained) -> str:
+    """Return the line below the picture."""
+    if trained.head is not None:
+        return "What each pixel is, in the colours of the list."
+    look = saliency.method(trained.model).capitalize()
+    return f"{look}. The more colour, from purple to yellow, the more the model looked there."
 
 
 def content_policy(page: str) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 from vit_jax import trees
 from vit_jax.data import Background, Reading, Resize
 from vit_jax.data.config import WHITE
+from vit_jax.export import outputs
 from vit_jax.export.folder import ARRAYS, CLASSES, MARK, WEIGHTS, Change
 from vit_jax.inference import labels
-from vit_jax.inference.forward import output_name, output_width
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.models.losses import Loss
 from vit_jax.process.escapes import code, markdown
@@ -43,13 +43,15 @@ def card(
     """
     height, width = trained.image_size
     channels, transform = trained.channels, trained.transform
+    named, sizes = outputs.meanings(trained), outputs.shapes(trained)
     values = {
         "form": form,
         "height": height,
         "width": width,
         "channels": channels,
-        "output": output_name(trained),
-        "outputs": output_width(trained),
+        "output": ", ".join(named),
+        "quoted": ", ".join(f'"{each}"' for each in named),
+        "shapes": " and ".join(f"[{', '.join(map(str, (2, *size)))}]" for size in sizes),
         "pixels": trained.dtype.name,
     }
     names = {"weights": WEIGHTS[form], "arrays": ARRAYS, "jax": description.get("jax", "")}
@@ -83,7 +85,7 @@ def card(
         measured=_measured(trained),
         change=change,
         resizing=resizing,
-        **_purpose(trained, values["outputs"]),
+        **_purpose(trained, sizes[0][-1]),
         **values,
     )
 
@@ -101,6 +103,8 @@ def _read(reading: Reading) -> str:
 
 def _purpose(trained: Trained, outputs: int) -> dict[str, str]:
     """Return what the card says of a classifier, or of a model without a head."""
+    if trained.head is not None:
+        return _pixels(trained)
     if not trained.model.num_classes:
         return {
             "task": "image-feature-extraction",
@@ -141,6 +145,29 @@ def _purpose(trained: Trained, outputs: int) -> dict[str, str]:
         f"of the classes are in `{CLASSES}`, in order.",
         "chooses": f"It chooses among {outputs:,} classes, whatever an image shows. ",
         "calibrated": ", and its probabilities are not calibrated",
+    }
+
+
+def _pixels(trained: Trained) -> dict[str, str]:
+    """Return what the card says of a model of pixels."""
+    named = outputs.meanings(trained)
+    listed = "; ".join(f"`{name}`: {meaning}" for name, meaning in named.items())
+    if "depth" in named:
+        return {
+            "task": "depth-estimation",
+            "kind": "model of depth",
+            "count": "one depth a pixel",
+            "returns": f"{listed}.",
+            "chooses": "",
+            "calibrated": "",
+        }
+    return {
+        "task": "image-segmentation",
+        "kind": "model of segmentation",
+        "count": f"{len(trained.class_names):,} classes",
+        "returns": f"{listed}. The names of the classes are in `{CLASSES}`, in order.",
+        "chooses": f"It chooses among {len(trained.class_names):,} classes. ",
+        "calibrated": ", and its scores are not calibrated",
     }
 
 

@@ -10,10 +10,11 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
-from jaxtyping import Float, Num, UInt8
+from jaxtyping import Num, UInt8
 
 from vit_jax.data import short_name
 from vit_jax.data.config import WHITE
@@ -21,7 +22,7 @@ from vit_jax.data.images import ops
 from vit_jax.data.stream.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.evals import open_splits
-from vit_jax.inference.forward import make_forward, output_name
+from vit_jax.export import outputs
 from vit_jax.inference.trained import Trained
 from vit_jax.storage import files
 
@@ -34,7 +35,6 @@ ARRAYS = "weights.npz"  # what model.stablehlo takes
 NAMES = (*WEIGHTS.values(), ARRAYS, CONFIG, CLASSES, CARD, MARK)
 COUNT = 16  # images
 Images = Num[np.ndarray, "B H W C"]
-Logits = Float[np.ndarray, "B K"]
 
 
 def _is_export(folder: Path) -> bool:
@@ -84,7 +84,7 @@ class Change:
     largest: float  # the largest difference of any logit
     scale: float  # the largest logit
     same_top1: int  # images with the same first guess
-    output: str = "logits"  # or "features", which guess nothing
+    output: str = "logits"  # or features and maps, which guess nothing
     numbers: bool = False  # whether the outputs are numbers, which guess no class
 
     def __str__(self) -> str:
@@ -97,21 +97,21 @@ class Change:
         )
 
 
-def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
+def compare(trained: Trained, run: Callable[[Images], Any]) -> Change:
     """Run an export and the model that it was made from on the same images.
 
     The export gets them in two batches, of one and of all others: it must accept any size.
 
     Raises UserError: numbers that are not finite, of either.
     """
-    (images, name), what = sample_images(trained), output_name(trained)
-    before = np.asarray(getattr(make_forward(trained)(images), what))
+    (images, name), what = sample_images(trained), " and ".join(outputs.meanings(trained))
+    before = _rows(outputs.forward(trained)(images))
     if not np.isfinite(before).all():
         raise UserError(
             f"{trained.ref}: on {name} its {what} are not finite: nothing to export; take weights "
             "from before the training diverged, such as ckpt:DIR@STEP"
         )
-    after = np.concatenate([np.asarray(run(images[:1])), np.asarray(run(images[1:]))])
+    after = np.concatenate([_rows(run(images[:1])), _rows(run(images[1:]))])
     if not np.isfinite(after).all():
         why = f"on {name} the export's {what} are not finite, and the model's are"
         raise UserError(f"{why}; choose another --dtype, such as float32")
@@ -124,6 +124,12 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
         output=what,
         numbers=trained.gives_numbers,
     )
+
+
+def _rows(found: Any) -> np.ndarray:
+    """Lay the outputs of each image, one array or several, in a row."""
+    several = found if isinstance(found, tuple) else (found,)
+    return np.concatenate([np.asarray(x).reshape(len(x), -1) for x in several], axis=1)
 
 
 def sample_images(trained: Trained) -> tuple[Images, str]:

@@ -22,12 +22,12 @@ from vit_jax.errors import UserError
 from vit_jax.export import card as model_card
 from vit_jax.export import folder as export_folder
 from vit_jax.export import onnx as export_onnx
-from vit_jax.export import quantize
+from vit_jax.export import outputs, quantize
 from vit_jax.export import stablehlo as export_stablehlo
 from vit_jax.export.folder import Change
 from vit_jax.export.quantize import WeightDType
 from vit_jax.inference import labels
-from vit_jax.inference.forward import make_forward, output_name, output_width
+from vit_jax.inference.forward import make_forward, output_name
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
 from vit_jax.weights import export as weights_export
@@ -177,6 +177,12 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
     """Return the contents of the model card for programs."""
     height, width = trained.image_size
     transform = trained.transform
+    sizes = outputs.shapes(trained)
+    returned: list[dict[str, Any]] = [
+        {"shape": ["batch", *size], "dtype": "float32", "name": name}
+        | ({"means": means} if means else {})
+        for size, (name, means) in zip(sizes, outputs.meanings(trained).items(), strict=True)
+    ]
     found: dict[str, Any] = {
         "vit_jax": vit_jax.__version__,
         "format": form.value,
@@ -197,17 +203,15 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
             "std": list(trained.std),
             "normalization": "inside" if form is not Format.TIMM else "outside",
         },
-        "output": {
-            "shape": ["batch", output_width(trained)],
-            "dtype": "float32",
-            "name": output_name(trained),
-        },
+        "output": returned[0],
         "loss": _loss(trained),
         "from": _source(trained),
         "ema": trained.ema,
         "step": trained.step,
         "metrics": dict(trained.metrics),
     }
+    if len(returned) > 1:
+        found["outputs"] = returned
     if trained.gives_numbers:
         found["output"]["numbers"] = list(trained.class_names)
     elif least := labels.thresholds(trained):

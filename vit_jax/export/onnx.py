@@ -19,17 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 from jax.extend import core
-from jaxtyping import Float, Num
+from jaxtyping import Num
 
 from vit_jax import trees
 from vit_jax.cost.flops import scan_counts
 from vit_jax.errors import UserError, install
+from vit_jax.export import outputs
 from vit_jax.export.stablehlo import portable
-from vit_jax.inference.forward import make_apply, output_name
 from vit_jax.inference.trained import Trained
 from vit_jax.models import DType
 
-INPUT = "images"  # the output is called "logits" or, without a head, "features"
+INPUT = "images"  # what comes out is named by `outputs.meanings`
 OPSET = 21
 MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
 
@@ -63,16 +63,15 @@ def serialize(trained: Trained) -> bytes:
     if size > MAX_BYTES:
         raise UserError(f"the weights are {size:,} bytes; one ONNX file holds {MAX_BYTES:,}")
     model = dataclasses.replace(trained.model, dtype=DType.FLOAT32)
-    apply = make_apply(portable(dataclasses.replace(trained, model=model)))
+    apply = outputs.make(portable(dataclasses.replace(trained, model=model)))
     (batch,) = export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), trained.dtype)
     # Traced before the converter runs, since it traces with its own versions of jax's functions.
-    traced = jax.make_jaxpr(
-        lambda image: getattr(apply(trained.variables, image), output_name(trained))
-    )(images)
+    traced = jax.make_jaxpr(lambda image: apply(trained.variables, image))(images)
 
-    def plain(image: jax.Array) -> jax.Array:
-        return _evaluate(traced.jaxpr, traced.consts, [image])[0]
+    def plain(image: jax.Array) -> Any:
+        found = _evaluate(traced.jaxpr, traced.consts, [image])
+        return tuple(found) if len(found) > 1 else found[0]
 
     with _quiet():
         from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
@@ -84,20 +83,27 @@ def serialize(trained: Trained) -> bytes:
                 model_name="vit_jax",
                 opset=OPSET,
                 input_names=[INPUT],
-                output_names=[output_name(trained)],
+                output_names=[*outputs.meanings(trained)],
             )
         except NotImplementedError as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"jax2onnx has no counterpart of this model: {reason}") from error
+            raise UserError(
+                f"jax2onnx has no counterpart of this model: {reason}; choose --format=stablehlo"
+            ) from error
     return graph.SerializeToString()
 
 
-def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Float[np.ndarray, "B K"]]:
-    """Return images -> logits as ONNX Runtime computes them on the CPU."""
+def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
+    """Return images -> logits, or a tuple of outputs, as ONNX Runtime computes on the CPU."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return lambda images: np.asarray(session.run(None, {INPUT: np.asarray(images)})[0])
+
+    def run(images: Num[np.ndarray, "B H W C"]) -> Any:
+        found = tuple(map(np.asarray, session.run(None, {INPUT: np.asarray(images)})))
+        return found if len(found) > 1 else found[0]
+
+    return run
 
 
 @contextlib.contextmanager
@@ -149,19 +155,20 @@ def _apply(primitive: Any, params: dict[str, Any], operands: list[Any]) -> list[
 
 
 def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    """Run a scan that keeps nothing but its carry, as a stack of blocks does."""
+    """Run a scan from the first layer to the last, as a stack of blocks is one."""
     if params["reverse"]:
         raise NotImplementedError("a scan from the last layer to the first")
     num_consts, num_carry = scan_counts(params)
     first = num_consts + num_carry
     consts, carry = operands[:num_consts], operands[num_consts:first]
     body = params["jaxpr"]
+    kept: list[list[Any]] = []
     for i in range(params["length"]):
         per_layer = [stacked[i] for stacked in operands[first:]]
-        carry = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
-        if len(carry) != num_carry:
-            raise NotImplementedError("a scan with outputs of each step")
-    return carry
+        found = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
+        carry = found[:num_carry]
+        kept.append([jax.lax.expand_dims(x, (0,)) for x in found[num_carry:]])
+    return [*carry, *(jax.lax.concatenate(each, 0) for each in zip(*kept, strict=True))]
 
 
 def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[Any, ...]]) -> jax.Array:

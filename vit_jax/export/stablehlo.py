@@ -15,11 +15,11 @@ import jax
 import ml_dtypes
 import numpy as np
 from jax import export
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Num
 
 from vit_jax import trees
+from vit_jax.export import outputs
 from vit_jax.export.quantize import unpack
-from vit_jax.inference.forward import make_apply, output_name
 from vit_jax.inference.trained import Trained
 from vit_jax.models.layers.attention import AttentionImpl
 
@@ -41,7 +41,7 @@ def portable(trained: Trained) -> Trained:
 def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
     """Return the program of (weights, images) -> logits, and the weights as an .npz file.
 
-    A model without a head returns its features, [B, D].
+    A model without a head returns its features, [B, D], one of pixels what `outputs` names.
 
     The program takes what `numpy.load` reads as a dict, and uint8 [B, H, W, C], of bands in the
     data's dtype, cropped and resized, for any B >= 1: normalisation is inside. It returns float32
@@ -49,13 +49,13 @@ def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
     not looked at.
     No device is used: a process without an accelerator writes for all of `PLATFORMS`.
     """
-    apply, named = make_apply(portable(trained)), trees.named_leaves(packed)
+    apply, named = outputs.make(portable(trained)), trees.named_leaves(packed)
     arrays = {name: _storable(np.asarray(leaf)) for name, leaf in named}
 
-    def output(weights: Any, image: Num[Array, "B H W C"]) -> Float[Array, "B K"]:
+    def output(weights: Any, image: Num[Array, "B H W C"]) -> Any:
         leaves = [weights[name].view(leaf.dtype) for name, leaf in named]
         variables = unpack(jax.tree.unflatten(jax.tree.structure(packed), leaves))
-        return getattr(apply(variables, image), output_name(trained))
+        return apply(variables, image)
 
     (batch,) = export.symbolic_shape("batch")
     shape = (batch, *trained.image_size, trained.channels)
@@ -70,7 +70,7 @@ def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
     return program, file.getvalue()
 
 
-def runner(program: bytes, weights: bytes) -> Callable[[Any], jax.Array]:
+def runner(program: bytes, weights: bytes) -> Callable[[Any], Any]:
     """Return images -> logits of what `serialize` wrote, as the model card's lines do."""
     call = jax.jit(export.deserialize(bytearray(program)).call)
     arrays = jax.device_put(dict(np.load(io.BytesIO(weights))))

@@ -144,6 +144,35 @@ def overlays(
     return list(zip(answers, map(drawn.get, _unique(images)), strict=True))
 
 
+def make_drawn(
+    trained: Trained,
+) -> Callable[
+    [Num[np.ndarray, "H W C"]], tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]
+]:
+    """Return image -> what is found in it, as in `PixelAnswer`, and that drawn over the image.
+
+    Raises UserError: a model that says nothing of pixels.
+    """
+    writer = _WRITERS[task_of(trained)](trained, lambda name, content: None, PixelSettings())
+    predict = jax.jit(dense.predictors(trained)[writer.predictor])
+
+    def drawn(
+        image: Num[np.ndarray, "H W C"],
+    ) -> tuple[list[tuple[str, float]], UInt8[np.ndarray, "H W 3"]]:
+        shown, rules = image, trained.reading
+        if rules.bands:
+            shown = bands.picture(image, rules.bands_shown)
+        if writer.task is PixelTask.DEPTH:
+            return writer.take(_alone(0, image), [], "image", shown)
+        windows = writer.cut(image)
+        # One window after another: however many there are, one program runs.
+        found = [predict(trained.variables, {"image": each[None]}) for each in windows.pixels]
+        predicted = [jax.tree.map(lambda x: np.asarray(x)[0], each) for each in found]
+        return writer.take(SeenImage(0, image, windows), predicted, "image", shown)
+
+    return drawn
+
+
 Store = Callable[[str, bytes], None]  # takes a file's name in the folder and its content
 
 

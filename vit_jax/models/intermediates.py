@@ -115,7 +115,7 @@ def output_and_layers(
 
     def split(x: jax.Array) -> Layer:
         before = x.shape[1] - rows * columns
-        return Layer(x[:, before:].reshape(len(x), rows, columns, -1), x[:, :before])
+        return Layer(x[:, before:].reshape(x.shape[0], rows, columns, -1), x[:, :before])
 
     return output, [split(normalise(every[number], number)) for number in chosen]
 

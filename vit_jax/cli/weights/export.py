@@ -24,7 +24,8 @@ class Export(ModelOptions):
 
     It holds the model, the names of its classes, what it wants of an image (export.json) and a
     model card (README.md). What the export changed, on real images, is printed. A model without a
-    head, such as a run's without labels, returns its features.
+    head, such as a run's without labels, returns its features; one of segmentation or depth what it
+    says of the pixels, and with --format=timm its encoder alone.
 
       vit_jax export --from=runs/vit_mu_digits --to=exports/digits --format=stablehlo
       vit_jax export --from=runs/vit_mu_digits --to=exports/digits8 --format=stablehlo \\
@@ -66,7 +67,14 @@ def export(given: Export, found: Trained) -> None:
     lib.check(found, form, given.dtype)
     if given.push and not given.dry_run:
         hub.check(given.push)
-    trained = read_weights(found, headless=not found.model.num_classes)
+    if found.head is not None and form is not Format.TIMM:
+        from vit_jax.inference import dense  # late: few models are of pixels
+
+        trained = dense.read_weights(found)
+    else:
+        if found.head is not None:  # timm's has the encoder alone, which names no classes
+            found = dataclasses.replace(found, head=None, class_names=())
+        trained = read_weights(found, headless=not found.model.num_classes)
     name = folder.resolve().name
     with waiting.said("exporting, and comparing on real images"):
         contents, change = lib.make(trained, form, given.dtype, name=name)

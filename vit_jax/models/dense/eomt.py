@@ -181,7 +181,7 @@ class EomtViT(ViT):
 def _with_queries(
     x: Float[Array, "B N D"], query: Float[Array, "Q D"], dtype: Any
 ) -> Float[Array, "B M D"]:
-    shape = (len(x), *query.shape)
+    shape = (x.shape[0], *query.shape)
     return jnp.concatenate([jnp.broadcast_to(spread(query, shape, dtype), shape), x], axis=1)
 
 
@@ -284,8 +284,8 @@ class _Heads:
 
     def __call__(self, tokens: Float[Array, "B N D"], grid: tuple[int, int]) -> Segments:
         query, patches = tokens[:, : self.queries], tokens[:, -grid[0] * grid[1] :]
-        maps = self.upscale(patches.reshape(len(tokens), *grid, -1))
-        flat = maps.reshape(len(maps), -1, maps.shape[-1])
+        maps = self.upscale(patches.reshape(tokens.shape[0], *grid, -1))
+        flat = maps.reshape(maps.shape[0], -1, maps.shape[-1])
         masks = jnp.matmul(self.mask(query), flat.mT, preferred_element_type=jnp.float32)
         masks = masks.reshape(*masks.shape[:2], *maps.shape[1:3])
         return Segments(self.classes(query).astype(jnp.float32), masks)

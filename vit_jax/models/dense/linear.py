@@ -69,7 +69,7 @@ def patches(
     """Return an encoder's tokens of images where they lie, without those before the patches."""
     rows, columns = grid(cfg, (image.shape[1], image.shape[2]))
     tokens = out.tokens[:, -rows * columns :]
-    return tokens.reshape(len(tokens), rows, columns, -1)
+    return tokens.reshape(tokens.shape[0], rows, columns, -1)
 
 
 def validate(cfg: ModelConfig) -> None:
