@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from benchmarks import several_labels
 from tests import captioned, dense_sets
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
@@ -53,10 +54,13 @@ def write_pair(cfg: Config, place: Path) -> str:
 
 def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     """Point a shrunk run to images and, where it has any, to weights of another size and head."""
-    if cfg.data.name == "folder":
+    if cfg.objective.gives_numbers:
+        several_labels.write(tmp_path / "tables")
+        cfg.data.name = f"csv:{tmp_path}/tables/numbers.csv?target=ink,slant"
+    elif cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
-    elif cfg.objective.target:
-        cfg.data.name = dense_sets.WRITERS[cfg.objective.target](tmp_path / "set")
+    elif cfg.objective.pixel_target:
+        cfg.data.name = dense_sets.WRITERS[cfg.objective.pixel_target](tmp_path / "set")
     if cfg.objective.embeds_texts:
         cfg.data.name = f"csv:{folder}/captions.csv"
         cfg.objective.tokenizer = str(captioned.write_tokenizer(tmp_path / "words.json"))

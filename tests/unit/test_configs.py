@@ -111,7 +111,7 @@ def shrink(cfg: Config) -> Config:
             ev.split = re.sub(r"\d+%", "80%", ev.split.replace("51200", "4"))
             ev.split = re.sub("validation|test", "val", ev.split)
             ev.every = "2 steps"
-        cfg.data.name = cfg.objective.target or "folder"
+        cfg.data.name = cfg.objective.pixel_target or "folder"
         cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
     cfg.data.batch_size, cfg.accum_steps, cfg.duration = 8, 1, "2 steps"
     cfg.optim.warmup = "1 steps"

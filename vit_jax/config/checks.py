@@ -83,7 +83,7 @@ def head_is_trained(cfg: Config) -> None:
 
 def objective_fits(cfg: Config) -> None:
     """Refuse an objective that does not go with the model, whatever the data will be."""
-    check_target_settings(cfg.data, bool(cfg.objective.target))
+    check_target_settings(cfg.data, bool(cfg.objective.pixel_target))
     cfg.objective.check(cfg.model, cfg.data)
 
 

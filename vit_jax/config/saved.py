@@ -36,7 +36,8 @@ Tree = dict[str, Any]
 # How runs read their data that were begun before these fields were there: they keep it. A name of
 # a field below "data", and its value in a run that did not record it.
 _BEFORE: Mapping[str, Any] = {
-    **OLD_READING._asdict(),
+    "background": OLD_READING.background,
+    "upright": OLD_READING.upright,
 }
 
 # A field of "data" whose absence says that a run was begun when the name of a dataset of one's own

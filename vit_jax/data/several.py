@@ -196,11 +196,11 @@ def split(text: str) -> list[tuple[str, bool]]:
     return found
 
 
-def as_cell(names: Sequence[str], ids: Iterable[int]) -> str:
+def as_cell(names: Sequence[str], ids: np.ndarray) -> str:
     """Write an image's labels as a table has them: "cat|?dog"; ids are as in `LabelSets`."""
     words: list[tuple[str, str]] = []
-    for k in ids:
-        name: str = names[k if k >= 0 else -1 - k]
+    for k in ids.tolist():
+        name = str(names[k if k >= 0 else -1 - k])
         words.append(("" if k >= 0 else "?", name.replace("|", "\\|")))
     return "|".join(
         mark + (f"\\{word}" if not mark and word.startswith("?") else word) for mark, word in words

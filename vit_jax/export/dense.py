@@ -87,7 +87,7 @@ def _depth_images(trained: Trained) -> dict[str, Any]:
 def _images(trained: Trained) -> dict[str, Any]:
     """Return preprocessor_config.json: windows of the longer side for classes, else padding."""
     side, cfg = trained.image_size[0], trained.config
-    windows = cfg is not None and cfg.objective.target == TargetKind.PIXELS
+    windows = cfg is not None and cfg.objective.pixel_target == TargetKind.PIXELS
     return {
         **_normalised(trained, "EomtImageProcessor"),
         "size": {"shortest_edge": side, "longest_edge": None if windows else side},

@@ -101,7 +101,8 @@ def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
 
     def run(images: Num[np.ndarray, "B H W C"]) -> Any:
         found = tuple(map(np.asarray, session.run(None, {INPUT: np.asarray(images)})))
-        return found if len(found) > 1 else found[0]
+        (first, *others) = found
+        return found if others else first
 
     return run
 

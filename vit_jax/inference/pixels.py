@@ -105,7 +105,7 @@ def task_of(trained: Trained, asked: PixelTask | None = None) -> PixelTask:
     can = [PixelTask.DEPTH] if "depth" in cfg.predicts else [PixelTask.CLASSES]
     if "segments" in cfg.predicts:
         can += [PixelTask.SEGMENTS, PixelTask.OBJECTS]
-        if asked is None and cfg.target == TargetKind.SEGMENTS:
+        if asked is None and cfg.pixel_target == TargetKind.SEGMENTS:
             return PixelTask.OBJECTS
     if asked is not None and asked not in can:
         raise UserError(f"{trained.ref} says no {asked} of pixels; choose {', '.join(can)}")

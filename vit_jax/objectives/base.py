@@ -46,7 +46,7 @@ class ObjectiveConfig:
         scores_images: single images have a loss, for evaluations.
         embeds_texts: it puts images and texts in one space, for evaluations.
         predicts: what it says of every pixel, by the names of predictors.
-        target: the `TargetKind` that it learns from; "" for none.
+        pixel_target: the `TargetKind` that it learns from; "" for none.
         gives_numbers: the head's outputs are numbers, one for each that the dataset has, and no
             classes.
     """
@@ -57,7 +57,7 @@ class ObjectiveConfig:
     scores_images: ClassVar[bool] = True
     embeds_texts: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ()
-    target: ClassVar[str] = ""
+    pixel_target: ClassVar[str] = ""
     gives_numbers: ClassVar[bool] = False
 
     @property

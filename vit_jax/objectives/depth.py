@@ -56,7 +56,7 @@ class DepthConfig(ObjectiveConfig):
     splits_batch: ClassVar[bool] = False  # the variance is of the whole batch
     scores_images: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ("depth",)
-    target: ClassVar[str] = TargetKind.DEPTH
+    pixel_target: ClassVar[str] = TargetKind.DEPTH
 
     head: DepthHead = DepthHead.LINEAR
     dpt: DptConfig = group(DptConfig)

@@ -85,6 +85,11 @@ class EomtConfig(ObjectiveConfig):
     anneal_end: tuple[str, ...] = value((), unit="durations")
     anneal_power: float = value(0.9, above=0)
 
+    @property
+    def pixel_target(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the data must have of their pixels."""
+        return self.target
+
     @classmethod
     def of(cls, head: EomtHead) -> "EomtConfig":
         """Return the settings by which a published network is trained further."""

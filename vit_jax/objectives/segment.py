@@ -50,7 +50,7 @@ class SegmentConfig(ObjectiveConfig):
     uses_labels: ClassVar[bool] = False
     scores_images: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ("segmentation",)
-    target: ClassVar[str] = TargetKind.PIXELS
+    pixel_target: ClassVar[str] = TargetKind.PIXELS
 
     num_classes: int = value(0, least=0, note="0 takes the dataset's")
     frozen: bool = True

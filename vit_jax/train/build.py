@@ -205,7 +205,7 @@ def open_train(cfg: Config) -> data.Source:
     name, split, directory = cfg.data.name, cfg.data.train_split, cfg.data.data_dir
     flag = setting("config.data.train_split")
     how = {"cache": cfg.data.cache, "classes": cfg.data.classes, "bands": cfg.data.bands}
-    how |= {"captions": texts.needed(cfg), "target": cfg.objective.target}
+    how |= {"captions": texts.needed(cfg), "target": cfg.objective.pixel_target}
     with waiting.said(f"opening {name}"), data.split_of(flag):
         source = texts.tokenized(cfg, data.open_source(name, directory, split, **how))
     account.tell(source.name, account_of(source), strict=cfg.data.strict)

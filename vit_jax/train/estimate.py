@@ -31,7 +31,7 @@ def abstract_batch(
     numbers = jax.ShapeDtypeStruct((cfg.model.num_classes,), jnp.float32)
     of_none = {"label": jax.ShapeDtypeStruct((), jnp.int32), "value": numbers, **tokens}
     spec = of_none if source is None else source.spec
-    if objective.cfg.target:
+    if objective.cfg.pixel_target:
         from vit_jax.data import targets  # late: few runs learn from pixels
 
         (view,) = objective.views.values()

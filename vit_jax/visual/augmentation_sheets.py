@@ -70,7 +70,7 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
             "sheets of augmentation show images of one size; to see the rest of it set "
             "data.transform.crop=random_resized and lengths=()"
         )
-    if cfg.objective.target and not files:
+    if cfg.objective.pixel_target and not files:
         return _with_targets(cfg, out, count)
     if files:
         source = examples = _read_files(files)
@@ -122,7 +122,7 @@ def _open(cfg: Config) -> data.Source:
             cfg.data.train_split,
             classes=cfg.data.classes,
             bands=cfg.data.bands,
-            target=cfg.objective.target,
+            target=cfg.objective.pixel_target,
         )
     except UserError as error:
         raise UserError(f"{error} (or take files instead: --images FILE ...)") from error

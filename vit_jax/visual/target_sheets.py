@@ -27,7 +27,7 @@ def transform_sheet(cfg: Config, objective: Objective, source: data.Source, coun
     Raises UserError: targets that the transform cannot move, or that the source has not; DataError:
     an example that cannot be used.
     """
-    fields = FIELDS[TargetKind(objective.cfg.target)]
+    fields = FIELDS[TargetKind(objective.cfg.pixel_target)]
 
     def batch(of: data.Source, size: int) -> data.Batch:
         settings = dataclasses.replace(

@@ -41,7 +41,7 @@ def config(run: str) -> Config:
 
 def batch(cfg: Config, rng: np.random.Generator) -> dict[str, np.ndarray]:
     found = {"image": rng.integers(0, 256, (BATCH, SIDE, SIDE, 3), np.uint8)}
-    if cfg.objective.target == TargetKind.PIXELS:
+    if cfg.objective.pixel_target == TargetKind.PIXELS:
         blocks = rng.integers(-1, CLASSES, (BATCH, 2, 2))
         return {**found, LABEL_MAP: np.kron(blocks, np.ones((1, 8, 8))).astype(np.int16)}
     masks = np.kron(rng.integers(0, 2, (BATCH, 3, 2, 2)), np.ones((1, 1, 8, 8))).astype(bool)
