@@ -57,6 +57,7 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     if cfg.objective.gives_numbers:
         several_labels.write(tmp_path / "tables")
         cfg.data.name = f"csv:{tmp_path}/tables/numbers.csv?target=ink,slant"
+        cfg.model.num_classes = 2
     elif cfg.data.name == "folder":
         cfg.data.name = f"folder:{folder}"
     elif cfg.objective.pixel_target:
@@ -107,4 +108,8 @@ def test_config_trains(run: str, folder: Path, tmp_path: Path) -> None:
     expected = config_json.to_json(cfg)
     assert saved["checkpoint"].pop("mode") in ("max", "min")  # "" is the metric's own
     del expected["checkpoint"]["mode"]
+    if cfg.objective.gives_numbers:  # a run keeps the spread of its numbers
+        for key in ("mean", "std"):
+            assert len(saved["objective"].pop(key)) == cfg.model.num_classes
+            assert expected["objective"].pop(key) == []
     assert saved == expected
