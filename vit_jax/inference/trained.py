@@ -283,9 +283,9 @@ def read_weights(
     ref, model = trained.source, trained.model
     if trained.head is not None and not headless:
         raise UserError(
-            f"{trained.ref} says what each pixel is, and no class of an image: `convert` writes "
-            "it, `probe`, `visualize` and `export` use its features, and training starts from it "
-            "by init.weights"
+            f"{trained.ref} says what each pixel is, and no class of an image: `predict`, "
+            "`evaluate`, `export`, `serve` and `visualize --pixels` take it whole, `probe` its "
+            "features, and training starts from it by init.weights"
         )
     if not model.num_classes and not headless:
         raise UserError(_no_head(trained.ref))

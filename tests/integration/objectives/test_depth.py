@@ -22,7 +22,7 @@ from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.evals import DepthEval
-from vit_jax.inference import dense, trained
+from vit_jax.inference import dense
 from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.objectives import DepthConfig, DepthHead
 from vit_jax.optim import OptimConfig, Optimizer
@@ -120,7 +120,7 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None
         np.testing.assert_array_equal(np.asarray(before[name]), np.asarray(after[name]), name)
     assert any("batch_stats/depth_head" in name for name in names)
     # A loaded run says the same of an image as its evaluation did.
-    found = trained.load(f"ckpt:{whole}")
+    found = dense.load(f"ckpt:{whole}")
     assert found.head == cfg.objective.pixel_head
     image = np.asarray(Image.open(tmp_path / "scenes/images/val/0.png").resize((16, 16)))
     depth = dense.predictors(found)["depth"](found.variables, {"image": jnp.asarray(image[None])})

@@ -220,7 +220,8 @@ def test_a_network_without_attention_shows_its_class_activation_and_its_first_fi
 ERRORS = {
     "no mode": (
         [],
-        "add one of: --augmentations, --attention, --similarity, --reconstruct, --weights",
+        "add one of: --augmentations, --attention, --similarity, --reconstruct, --pixels, "
+        "--weights",
     ),
     "no model": (["--attention", "x.jpg"], "which model? add --from"),
     "no image": (["--attention", "--from={run}"], "which images? name files"),

@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 from vit_jax import models, trees, weights
 from vit_jax.errors import UserError
 from vit_jax.export import dense
-from vit_jax.inference import trained
 from vit_jax.models.dense import dpt
 from vit_jax.storage import files
 from vit_jax.weights.layout import Own
@@ -154,10 +153,10 @@ def test_configs_that_cannot_be(tmp_path: Path) -> None:
 
 def test_a_folder_is_written_and_read_again(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
-    found = trained.load(folder("depth_anything", tmp_path / "theirs"))
+    found = pixels.load(folder("depth_anything", tmp_path / "theirs"))
     dense.check(found)
     files.write_folder(tmp_path / "ours", dense.make(found))
-    again = trained.load(f"hf:{tmp_path / 'ours'}")
+    again = pixels.load(f"hf:{tmp_path / 'ours'}")
     assert (again.head, again.model) == (found.head, found.model)
     jax.tree.map(np.testing.assert_array_equal, again.variables, found.variables)
     images = json.loads((tmp_path / "ours" / hf_images.FILE).read_text())
@@ -169,7 +168,7 @@ def test_a_folder_is_written_and_read_again(tmp_path: Path) -> None:
 
 def test_the_papers_own_has_a_plain_vit(tmp_path: Path) -> None:
     (tmp_path / "golden").mkdir()
-    found = trained.load(folder("dpt_dinov2", tmp_path / "golden"))
+    found = pixels.load(folder("dpt_dinov2", tmp_path / "golden"))
     params = dict(found.variables["params"])
     params["blocks"] = {k: v for k, v in params["blocks"].items() if k not in ("ls1", "ls2")}
     model = dataclasses.replace(found.model, layer_scale=0.0)
@@ -183,7 +182,7 @@ def test_the_papers_own_has_a_plain_vit(tmp_path: Path) -> None:
     tree = json.loads((tmp_path / "plain/config.json").read_text())
     assert (tree["model_type"], tree["backbone_out_indices"]) == ("dpt", [0, 1, 2, 3])
     assert "backbone_config" not in tree
-    again = trained.load(f"hf:{tmp_path / 'plain'}")
+    again = pixels.load(f"hf:{tmp_path / 'plain'}")
     assert (again.head, again.model.layer_scale) == (head, 0.0)
     jax.tree.map(np.testing.assert_array_equal, again.variables, plain.variables)
     with pytest.raises(UserError, match="dpt of backbone_config none is not known here"):
