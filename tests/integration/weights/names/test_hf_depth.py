@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from vit_jax import models, trees, weights
 from vit_jax.errors import UserError
 from vit_jax.export import dense
+from vit_jax.inference import dense as pixels
 from vit_jax.models.dense import dpt
 from vit_jax.storage import files
 from vit_jax.weights.layout import Own
