@@ -86,7 +86,9 @@ def test_a_run_in_a_bad_bucket_killed_at_random(
         given = {"seed": 3, "kinds": ("SIGKILL",), "times": 1}
         done = jobs.soak(slurm, server, tmp_path, undisturbed, **given)
     assert "SIGKILL 1, new disk 1" in done
-    assert all(server.counts.values()), server.counts
+    # Which kinds of faults are drawn depends on how many requests there are, and so on the time.
+    faults = sum(count for kind, count in server.counts.items() if kind != "requests")
+    assert faults > 10, server.counts
 
 
 # What differs on the second host.

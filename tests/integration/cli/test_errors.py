@@ -69,8 +69,8 @@ CASES = {
     ),
     "evaluation": (
         [DIGITS, "--config.evals.val=x"],
-        "unknown --config.evals.val 'x'; valid: classify, features, fewshot, knn, linear, "
-        "loss, none, retrieval, zeroshot.",
+        "unknown --config.evals.val 'x'; valid: classify, depth, features, fewshot, instance, knn, "
+        "linear, loss, multilabel, none, panoptic, regression, ... (15 in all).",
     ),
     "evaluation to drop": (
         [DIGITS, "--config.evals.vall=none"],

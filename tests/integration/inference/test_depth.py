@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.inference import depth, trained
+from vit_jax.inference import dense, depth
 from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.weights.published import hf_images
 
@@ -44,7 +44,7 @@ def test_a_published_model_says_depths_of_any_image(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "depth_anything.safetensors", tmp_path / "model.safetensors")
     shutil.copy(GOLDEN / "depth_anything.config.json", tmp_path / "config.json")
     (tmp_path / hf_images.FILE).write_text(json.dumps(IMAGES))
-    found = trained.load(f"hf:{tmp_path}")
+    found = dense.load(f"hf:{tmp_path}")
     assert isinstance(found.head, DptConfig)
     assert found.image_size == (28, 28)
     # At the stored size, whose positions are brought to 6 x 4 patches, it is transformers' output.

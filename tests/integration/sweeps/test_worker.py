@@ -172,7 +172,7 @@ def test_plan_prices_each_run_and_all(tmp_path: Path, capsys: pytest.CaptureFixt
     out, err = capsys.readouterr()
     times = [json.loads(line)["seconds"] for line in out.splitlines()]
     least, most = (sum(time) / 3600 for time in zip(*times, strict=True))
-    assert f"at 5.3e+13 to 8.9e+13 FLOP/s each: {least:.3g} to {most:.3g} device-hours" in err
+    assert f"at 5.5e+09 to 9.9e+09 FLOP/s each: {least:.3g} to {most:.3g} device-hours" in err
     assert not (tmp_path / "out").exists()
 
 
