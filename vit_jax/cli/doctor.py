@@ -180,7 +180,6 @@ def dataset(cfg: "Config") -> Finding:
     """
     import numpy as np
 
-    from vit_jax import config as config_lib
     from vit_jax import data, models
     from vit_jax.cli.dry_run import without_writing
     from vit_jax.data.sources.base import account_of
@@ -191,7 +190,7 @@ def dataset(cfg: "Config") -> Finding:
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(None):
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
-        cfg = build.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
+        cfg = build.fitted(cfg, source)
         rules = data.reading(cfg.data)
         of_label = ("value",) if cfg.objective.gives_numbers else ("label",)
         fields = of_label if cfg.objective.uses_labels else ()

@@ -63,8 +63,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:
         source = build_lib.open_train(cfg)
-        cfg = build_lib.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
-        cfg = dataclasses.replace(cfg, objective=cfg.objective.fitted(source))
+        cfg = build_lib.fitted(cfg, source)
         build_lib.open_evals(cfg, source)
         num_examples = len(source)
     except UserError as error:

@@ -9,14 +9,13 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
-from vit_jax import data, models
-from vit_jax.cost.flops import count, train_flops
+from vit_jax import data
 from vit_jax.data import DataConfig, Source, target_kind
 from vit_jax.data.checks import check_dense_data
 from vit_jax.data.targets import DEPTH, TargetKind
@@ -26,8 +25,9 @@ from vit_jax.models.dense import dpt, linear
 from vit_jax.models.dense.depth_linear import LinearDepth
 from vit_jax.models.dense.dpt import NAME, DptConfig
 from vit_jax.models.dense.maps import resize_map
-from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
+from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, Predict
 from vit_jax.objectives.dense_losses import silog
+from vit_jax.objectives.pixels import PixelHeadConfig, apart, head_flops, joined
 from vit_jax.settings.fields import check_effects, group, value
 
 
@@ -39,7 +39,7 @@ class DepthHead(enum.StrEnum):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
-class DepthConfig(ObjectiveConfig):
+class DepthConfig(PixelHeadConfig):
     """Settings of learning depth; the defaults are DINOv3's of NYU with a linear head, in metres.
 
     Attributes:
@@ -49,14 +49,12 @@ class DepthConfig(ObjectiveConfig):
         min_depth, max_depth: of the linear head, the least and the greatest of them.
         mean_weight: of the squared mean in the loss; 1 forgives no common factor of depths.
         variance_after: steps that the loss leaves the variance out of at the start.
-        frozen: the encoder stays as `init.weights` has it, and runs as in evaluation.
     """
 
-    uses_labels: ClassVar[bool] = False
     splits_batch: ClassVar[bool] = False  # the variance is of the whole batch
-    scores_images: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ("depth",)
     pixel_target: ClassVar[str] = TargetKind.DEPTH
+    beside: ClassVar[str] = NAME
 
     head: DepthHead = DepthHead.LINEAR
     dpt: DptConfig = group(DptConfig)
@@ -65,12 +63,6 @@ class DepthConfig(ObjectiveConfig):
     max_depth: float = value(10.0, above=0, unit="of the depths")
     mean_weight: float = value(0.15, least=0, most=1)
     variance_after: int = value(100, least=0, unit="steps")
-    frozen: bool = False
-
-    @property
-    def locked(self) -> str:
-        """The regex of a frozen encoder's parameters."""
-        return rf"^(?!{NAME}(?:/|$))" if self.frozen else ""
 
     @property
     def pixel_head(self) -> DptConfig | LinearDepth:
@@ -95,30 +87,7 @@ class DepthConfig(ObjectiveConfig):
         linear.validate(model)
         if self.head is DepthHead.DPT:
             dpt.check(self.dpt, model)
-        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
-            if self.frozen and getattr(model, name, 0):
-                raise UserError(
-                    f"model.{name}={getattr(model, name)} has no effect with "
-                    "objective.frozen=True; set it to 0.0",
-                    field=f"model.{name}",
-                )
-
-    def check_start(self, weights: str) -> None:
-        """Refuse to freeze what starts at random."""
-        if self.frozen and not weights:
-            raise UserError(
-                "objective.frozen=True keeps the encoder as it starts, which is at random; set "
-                "init.weights, or objective.frozen=False",
-                field="objective.frozen",
-            )
-
-
-def _tokens(model: ModelConfig) -> Any:
-    """Return the shape of the tokens that an encoder makes of an image."""
-    module, variables = models.create(models.looped(model)), models.abstract(model)
-    image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
-    out = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image)
-    return cast(models.Output, out).tokens
+        self.check_frozen(model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,11 +121,10 @@ class Depth(Objective):
         if self.cfg.head is DepthHead.DPT:
             own, state = dpt.init(self.cfg.dpt, self.model, key)
         else:
-            width = _tokens(self.model).shape[-1]
+            width = linear.width(self.model)
             state = dict(self._linear(train=False).init(key, jnp.zeros((1, 1, 1, width))))
             own = state.pop("params")
-        added = {kind: {**model_state.get(kind, {}), NAME: tree} for kind, tree in state.items()}
-        return {**params, NAME: own}, {**model_state, **added}
+        return {**params, NAME: own}, joined(model_state, state, NAME)
 
     def loss(
         self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
@@ -183,13 +151,7 @@ class Depth(Objective):
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example; a frozen encoder runs forward only."""
-        looped = dataclasses.replace(self, model=models.looped(self.model))
-        image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
-        whole = count(looped.predicted, variables, image)
-        if not self.cfg.frozen:
-            return train_flops(whole)
-        encoder = Objective.flops(self, variables) // 3
-        return encoder + train_flops(whole - encoder)
+        return head_flops(self, Depth.predicted, variables)
 
     def predicted(
         self, variables: Mapping[str, Any], image: Float[Array, "B H W C"]
@@ -212,12 +174,7 @@ class Depth(Objective):
         self, params: Any, state: Any, image: jax.Array, rng: jax.Array, *, train: bool
     ) -> tuple[Float32[Array, "B H W"], Any]:
         """Return depths, and the new state of the model and of the head."""
-        rest = {
-            kind: {name: leaf for name, leaf in tree.items() if name != NAME}
-            for kind, tree in state.items()
-        }
-        rest = {kind: tree for kind, tree in rest.items() if tree}
-        own = {kind: tree[NAME] for kind, tree in state.items() if NAME in tree}
+        rest, own = apart(state, NAME)
         learns = train and not self.cfg.frozen
         if self.cfg.head is DepthHead.DPT:
             variables, how = {"params": params, **rest}, {"train": learns, "rng": rng}
@@ -225,9 +182,7 @@ class Depth(Objective):
             head: Any = dpt.create(self.cfg.dpt, self.model, train=train)
         else:
             out, rest = self.apply(params, rest, image, rng, train=learns)
-            rows, columns = linear.grid(self.model, (image.shape[1], image.shape[2]))
-            patches = out.tokens[:, -rows * columns :]  # behind the tokens of no place
-            seen = patches.reshape(len(patches), rows, columns, -1)
+            seen = linear.patches(self.model, out, image)
             head = self._linear(train=train)
         if self.cfg.frozen:
             seen = jax.lax.stop_gradient(seen)
@@ -237,8 +192,7 @@ class Depth(Objective):
         else:
             found = head.apply(variables, seen)
         depths = resize_map(found[..., None], (image.shape[1], image.shape[2]))[..., 0]
-        both = {kind: {**rest.get(kind, {}), NAME: tree} for kind, tree in own.items()}
-        return depths, {**rest, **both}
+        return depths, joined(rest, own, NAME)
 
     def _linear(self, *, train: bool) -> LinearDepth:
         cfg = self.cfg

@@ -48,6 +48,7 @@ from vit_jax.objectives.dense_losses import (
     segment_targets,
     set_loss,
 )
+from vit_jax.objectives.pixels import with_num_classes
 from vit_jax.objectives.segment import check_classes
 from vit_jax.settings.durations import Clock
 from vit_jax.settings.fields import group, value
@@ -104,9 +105,7 @@ class EomtConfig(ObjectiveConfig):
 
     def with_classes(self, num_classes: int) -> "EomtConfig":
         """Return the settings for a dataset's number of classes, if they leave it to that."""
-        if self.num_classes:
-            return self
-        return dataclasses.replace(self, num_classes=num_classes)
+        return with_num_classes(self, num_classes)
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for an encoder that is no plain ViT, or times that do not fit."""

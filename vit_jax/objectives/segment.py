@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from vit_jax import data, models
-from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source
 from vit_jax.data.checks import check_dense_data
 from vit_jax.data.targets import IGNORED, LABEL_MAP, TargetKind
@@ -29,8 +28,14 @@ from vit_jax.objectives.base import (
     Context,
     Extras,
     Objective,
-    ObjectiveConfig,
     Predict,
+)
+from vit_jax.objectives.pixels import (
+    PixelHeadConfig,
+    apart,
+    head_flops,
+    joined,
+    with_num_classes,
 )
 from vit_jax.settings.fields import value
 
@@ -38,7 +43,7 @@ _STATISTICS = "batch_stats"
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
-class SegmentConfig(ObjectiveConfig):
+class SegmentConfig(PixelHeadConfig):
     """Settings of linear segmentation; the defaults are DINOv3's.
 
     Attributes:
@@ -47,19 +52,13 @@ class SegmentConfig(ObjectiveConfig):
         dropout_rate: share of the features' channels that training zeroes.
     """
 
-    uses_labels: ClassVar[bool] = False
-    scores_images: ClassVar[bool] = False
     predicts: ClassVar[tuple[str, ...]] = ("segmentation",)
     pixel_target: ClassVar[str] = TargetKind.PIXELS
+    beside: ClassVar[str] = NAME
 
     num_classes: int = value(0, least=0, note="0 takes the dataset's")
     frozen: bool = True
     dropout_rate: float = value(0.1, least=0, below=1)
-
-    @property
-    def locked(self) -> str:
-        """The regex of the encoder's parameters, where it is frozen."""
-        return rf"^(?!{NAME}(?:/|$))" if self.frozen else ""
 
     @property
     def pixel_head(self) -> LinearHead:
@@ -68,30 +67,13 @@ class SegmentConfig(ObjectiveConfig):
 
     def with_classes(self, num_classes: int) -> "SegmentConfig":
         """Return the settings for a dataset's number of classes, if they leave it to that."""
-        if self.num_classes:
-            return self
-        return dataclasses.replace(self, num_classes=num_classes)
+        return with_num_classes(self, num_classes)
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for an encoder without a grid, or images that are mixed."""
         check_dense_data(data)
         linear.validate(model)
-        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
-            if self.frozen and getattr(model, name, 0):
-                raise UserError(
-                    f"model.{name}={getattr(model, name)} has no effect with "
-                    "objective.frozen=True; set it to 0.0",
-                    field=f"model.{name}",
-                )
-
-    def check_start(self, weights: str) -> None:
-        """Refuse to freeze what starts at random."""
-        if self.frozen and not weights:
-            raise UserError(
-                "objective.frozen=True keeps the encoder as it starts, which is at random; set "
-                "init.weights, or objective.frozen=False",
-                field="objective.frozen",
-            )
+        self.check_frozen(model)
 
 
 def check_classes(source: Source, count: int) -> None:
@@ -144,27 +126,26 @@ class Segment(Objective):
         """Initialise the encoder and the layer."""
         params, state = Objective.init(self, key)
         own, statistics = linear.init(self.model, self.cfg.pixel_head, jax.random.fold_in(key, 1))
-        return {**params, NAME: own}, _with_statistics(state, statistics)
+        return {**params, NAME: own}, joined(state, {_STATISTICS: statistics}, NAME)
 
     def loss(
         self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
     ) -> tuple[Float[Array, ""], Aux]:
         """Return the mean cross-entropy of all pixels, with the accuracy of those of a class."""
         encoder, drops = jax.random.split(rng)
-        own, image = ctx.model_state[_STATISTICS][NAME], batch["image"]
-        state = _without_statistics(ctx.model_state)
+        image, (state, own) = batch["image"], apart(ctx.model_state, NAME)
         out, state = self.apply(params, state, image, encoder, train=not self.cfg.frozen)
         maps = linear.patches(self.model, out, image)
         if self.cfg.frozen:
             maps = jax.lax.stop_gradient(maps)
         layer = LinearSegmenter(self.cfg.pixel_head, train=True)
-        variables = {"params": params[NAME], _STATISTICS: own}
+        variables = {"params": params[NAME], **own}
         rngs, kept = {"dropout": drops}, [_STATISTICS]
         scores, changed = layer.apply(variables, maps, rngs=rngs, mutable=kept)
         scores = linear.enlarged(scores, (image.shape[1], image.shape[2]))
         loss, accuracy = entropy(scores, batch[LABEL_MAP])
         metrics = {"loss": loss, "pixel_accuracy": accuracy}
-        return loss, Aux(metrics, _with_statistics(state, changed[_STATISTICS]), ctx.objective)
+        return loss, Aux(metrics, joined(state, changed, NAME), ctx.objective)
 
     @functools.cached_property
     def predictors(self) -> Mapping[str, Predict]:
@@ -176,31 +157,11 @@ class Segment(Objective):
         return jnp.moveaxis(self._scores(variables, image), -1, 1)
 
     def _scores(self, variables: Any, image: jax.Array) -> Float[Array, "B P Q K"]:
-        state = {name: tree for name, tree in variables.items() if name != "params"}
-        plain = {"params": variables["params"], **_without_statistics(state)}
-        out = cast(models.Output, self.module.apply(plain, image, train=False))
+        encoder, own = apart(variables, NAME)
+        out = cast(models.Output, self.module.apply(encoder, image, train=False))
         maps = linear.patches(self.model, out, image)
-        own = {"params": variables["params"][NAME], _STATISTICS: state[_STATISTICS][NAME]}
         return cast(Any, LinearSegmenter(self.cfg.pixel_head, train=False).apply(own, maps))
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example; a frozen encoder runs forward only."""
-        looped = dataclasses.replace(self, model=models.looped(self.model))
-        image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
-        whole = count(looped._scores, variables, image)
-        if not self.cfg.frozen:
-            return train_flops(whole)
-        encoder = Objective.flops(self, variables) // 3
-        return encoder + train_flops(whole - encoder)
-
-
-def _with_statistics(state: Any, own: Any) -> dict[str, Any]:
-    found = dict(state)
-    return {**found, _STATISTICS: {**found.get(_STATISTICS, {}), NAME: own}}
-
-
-def _without_statistics(state: Any) -> dict[str, Any]:
-    """Return the encoder's own state."""
-    plain = {name: leaf for name, leaf in state[_STATISTICS].items() if name != NAME}
-    rest = {name: tree for name, tree in state.items() if name != _STATISTICS}
-    return {**rest, **({_STATISTICS: plain} if plain else {})}
+        return head_flops(self, Segment._scores, variables)

@@ -186,7 +186,7 @@ def open_kitchen(first: Ingredient, *, measures: bool) -> Kitchen:
     if not measures:
         cfg = dataclasses.replace(cfg, evals={})
     source = build_lib.open_train(cfg)
-    cfg = build_lib.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
+    cfg = build_lib.fitted(cfg, source)
     sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(MeshConfig())
     parts = build_lib.build(cfg, len(source))

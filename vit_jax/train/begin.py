@@ -113,8 +113,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     if fresh and known:
         check_weights(cfg)
     source = build_lib.open_train(cfg)
-    cfg = build_lib.where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
-    cfg = dataclasses.replace(cfg, objective=cfg.objective.fitted(source))
+    cfg = build_lib.fitted(cfg, source)
     if fresh:  # the head, by the names of its classes
         check_weights(cfg, source.class_names)
     if cfg.data.batch_size > len(source):

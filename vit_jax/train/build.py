@@ -215,7 +215,16 @@ def open_train(cfg: Config) -> data.Source:
     return source
 
 
-def where_labelled(cfg: Config) -> Config:
+def fitted(cfg: Config, source: data.Source) -> Config:
+    """Fill in what a config leaves to its training split: sizes, durations, probes, the objective.
+
+    Raises UserError: there is nothing to learn.
+    """
+    cfg = _where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
+    return dataclasses.replace(cfg, objective=cfg.objective.fitted(source))
+
+
+def _where_labelled(cfg: Config) -> Config:
     """Leave out, with a line, the probes that ask for it and have a split without labels."""
     found = dict(cfg.evals)
     for name, each in cfg.evals.items():

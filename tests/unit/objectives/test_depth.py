@@ -29,7 +29,7 @@ def test_settings_that_exclude_each_other() -> None:
         with pytest.raises(UserError, match=field):
             cfg.check(MODEL, DataConfig())
     dropped = models.with_fields(MODEL, {"dropout_rate": 0.1})
-    with refused_by(CHECK, "model.dropout_rate"):
+    with refused_by("objectives.pixels.PixelHeadConfig.check_frozen", "model.dropout_rate"):
         DepthConfig(frozen=True).check(dropped, DataConfig())
     with refused_by("data.checks.check_dense_data", "data.mix.mixup_alpha"):
         DepthConfig().check(MODEL, DataConfig(mix=MixConfig(mixup_alpha=0.2)))
@@ -38,7 +38,7 @@ def test_settings_that_exclude_each_other() -> None:
 
 
 def test_a_frozen_encoder_comes_from_somewhere() -> None:
-    with refused_by("objectives.depth.DepthConfig.check_start", "objective.frozen"):
+    with refused_by("objectives.pixels.PixelHeadConfig.check_start", "objective.frozen"):
         DepthConfig(frozen=True).check_start("")
     DepthConfig(frozen=True).check_start("hf:facebook/dinov2-small")
     assert DepthConfig(frozen=True).locked == r"^(?!depth_head(?:/|$))"

@@ -73,6 +73,6 @@ def test_refusals(cfg: Any, model: dict, data: DataConfig | None, named: Told) -
 
 
 def test_what_is_frozen_needs_weights() -> None:
-    with refused_as(("objectives.segment.SegmentConfig.check_start", "objective.frozen")):
+    with refused_as(("objectives.pixels.PixelHeadConfig.check_start", "objective.frozen")):
         SegmentConfig().check_start("")
     SegmentConfig(frozen=False).check_start("")

@@ -81,26 +81,27 @@ def validate(cfg: ModelConfig) -> None:
         raise UserError("dropped patches have no pixels; set model.patch_drop_rate=0")
     if getattr(cfg, "native", False):
         raise UserError("segmentation has images of one size; set model.native=False")
-    shape = jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32)
-    module = models.create(models.looped(cfg))
-
-    def apply(variables: Any, image: jax.Array) -> Output:
-        return cast(Output, module.apply(variables, image, train=False))
-
-    out = jax.eval_shape(apply, models.abstract(cfg), shape)
-    size = models.input_shape(cfg)[:2]
-    if out.tokens is None or out.tokens.shape[1] < math.prod(grid(cfg, size)):
+    tokens, size = _tokens(cfg), models.input_shape(cfg)[:2]
+    if tokens is None or tokens.shape[1] < math.prod(grid(cfg, size)):
         raise UserError(f"a {name} returns no tokens in a grid; choose a model of patches")
+
+
+def _tokens(cfg: ModelConfig) -> Any:
+    """Return the shape of the tokens that an encoder makes of an image; None for none."""
+    module = models.create(models.looped(cfg))
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32)
+    out = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), models.abstract(cfg), image)
+    return cast(Output, out).tokens
+
+
+def width(cfg: ModelConfig) -> int:
+    """Return D, the width of an encoder's tokens."""
+    return _tokens(cfg).shape[-1]
 
 
 def init(cfg: ModelConfig, head: LinearHead, key: jax.Array) -> tuple[Any, Mapping[str, Any]]:
     """Initialise (params, statistics) of the layer, pure."""
-    shape = (1, *models.input_shape(cfg))
-    module = models.create(models.looped(cfg))
-    image = jax.ShapeDtypeStruct(shape, jnp.float32)
-    apply = lambda v, x: cast(Output, module.apply(v, x, train=False))  # noqa: E731
-    width = jax.eval_shape(apply, models.abstract(cfg), image).tokens.shape[-1]
-    maps = jnp.zeros((1, *grid(cfg, models.input_shape(cfg)[:2]), width))
+    maps = jnp.zeros((1, *grid(cfg, models.input_shape(cfg)[:2]), width(cfg)))
     made = LinearSegmenter(head, train=False).init(key, maps)
     return made["params"], made["batch_stats"]
 
