@@ -183,7 +183,7 @@ def _shrink_eomt(cfg: Config) -> None:
     cut = {"loss": loss, "queries": 4, "blocks": 1, **{k: x[:1] for k, x in times.items()}}
     cfg.objective = dataclasses.replace(cfg.objective, **cut)
     cfg.optim.late_start, cfg.optim.late_warmup = "1 steps", ""
-    # Of the last blocks by their number.
+    # Multipliers that name a block by its number have no block in the cut model.
     kept = [pair for pair in cfg.optim.lr_multipliers if not re.search(r"/\d+/", pair[0])]
     cfg.optim.lr_multipliers = tuple(kept)
 

@@ -216,10 +216,7 @@ def open_train(cfg: Config) -> data.Source:
 
 
 def fitted(cfg: Config, source: data.Source) -> Config:
-    """Fill in what a config leaves to its training split: sizes, durations, probes, the objective.
-
-    Raises UserError: there is nothing to learn.
-    """
+    """Fill in what a config leaves to its training split; raises UserError: nothing to learn."""
     cfg = _where_labelled(config_lib.fitted(cfg, len(source), source.num_classes))
     return dataclasses.replace(cfg, objective=cfg.objective.fitted(source))
 

@@ -39,7 +39,7 @@ def test_dropout_takes_whole_channels_of_an_image() -> None:
     rngs = {"dropout": jax.random.key(2)}
     _, seen = layer.apply(variables, maps, rngs=rngs, mutable=["batch_stats"])
     means = np.asarray(seen["batch_stats"]["norm"]["mean"]) / 0.1  # PyTorch's momentum
-    # Of four images each kept channel is 2: means are 0, 0.5, 1, 1.5 or 2.
+    # A channel that is kept is 2, else 0: its mean over four images is 0, 0.5, 1, 1.5 or 2.
     assert set(np.round(means * 2).astype(int)) <= {0, 1, 2, 3, 4}
     assert len(set(np.round(means, 3))) > 2
     kernel = np.asarray(variables["params"]["classifier"]["kernel"])

@@ -15,7 +15,7 @@ from vit_jax.inference.trained import Trained
 from vit_jax.models.dense import eomt
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "next3"
-# Of the largest number of each array: the index's, which is three times float32's own error.
+# Shares of the largest number of each array: three times the error of float32 itself.
 TOLERANCE = {"eomt": 3e-5, "eomt_dinov3": 2e-5}
 
 

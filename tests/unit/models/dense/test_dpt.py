@@ -10,8 +10,8 @@ from vit_jax.errors import UserError
 from vit_jax.models.dense import dpt
 from vit_jax.models.dense.dpt import DptConfig, Readout
 
-# Of Depth Anything (V2) as published, 24.8, 97.5 and 335.3 M, without DINOv2's mask token. Of DPT
-# by the layers of the paper over DINOv2's published encoders.
+# Depth Anything (V2) has the published counts, 24.8, 97.5 and 335.3 M, without DINOv2's mask token;
+# DPT those of the paper's layers over DINOv2's published encoders.
 COUNTS = {
     "depth_anything_s": 24_785_089 - 384,
     "depth_anything_v2_b": 97_470_785 - 768,
