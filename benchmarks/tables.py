@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dense, digits, emoji, naflex, record, referee, self_supervised
+from benchmarks import dense, digits, emoji, growth, naflex, record, referee, self_supervised
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -23,6 +23,7 @@ PUBLISHED_MARKS = ("<!-- published-table -->", "<!-- /published-table -->")
 NAFLEX = ROOT / "docs" / "naflex.md"
 NAFLEX_MARKS = ("<!-- naflex-table -->", "<!-- /naflex-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
+GROWTH_MARKS = ("<!-- growth-table -->", "<!-- /growth-table -->")
 EMOJI_MARKS = ("<!-- emoji-table -->", "<!-- /emoji-table -->")
 _SCENES = {
     "scenes-pixels": ROOT / "docs" / "segmentation.md",
@@ -131,6 +132,11 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (README, MARKS, summary()),
         (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
         (NAFLEX, NAFLEX_MARKS, naflex.table()),
+        (
+            PAGE,
+            GROWTH_MARKS,
+            growth.table(json.loads((record.RESULTS / "growth.json").read_text())),
+        ),
         *(
             (_SCENES[name], (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
             for name, text in dense.tables().items()
