@@ -31,14 +31,14 @@ ADE20K = "masks:ADEChallengeData2016?zero=ignore"
 PANOPTIC = "coco:coco/annotations/panoptic_*2017.json?images=coco"
 INSTANCES = "coco:coco/annotations/instances_*2017.json?images=coco"
 
-# DINOv3's encoders by size: our name and timm's file.
+# DINOv3's encoders by size: our name, timm's file, and what transformers' calls it.
 DINOV3 = {
-    "s": ("vit_s16_dinov3", "vit_small_patch16_dinov3.lvd1689m"),
-    "s_plus": ("vit_s16plus_dinov3", "vit_small_plus_patch16_dinov3.lvd1689m"),
-    "b": ("vit_b16_dinov3", "vit_base_patch16_dinov3.lvd1689m"),
-    "l": ("vit_l16_dinov3", "vit_large_patch16_dinov3.lvd1689m"),
-    "h_plus": ("vit_h16plus_dinov3", "vit_huge_plus_patch16_dinov3.lvd1689m"),
-    "7b": ("vit_7b16_dinov3", "vit_7b_patch16_dinov3.lvd1689m"),
+    "s": ("vit_s16_dinov3", "vit_small_patch16_dinov3.lvd1689m", "vits16"),
+    "s_plus": ("vit_s16plus_dinov3", "vit_small_plus_patch16_dinov3.lvd1689m", "vits16plus"),
+    "b": ("vit_b16_dinov3", "vit_base_patch16_dinov3.lvd1689m", "vitb16"),
+    "l": ("vit_l16_dinov3", "vit_large_patch16_dinov3.lvd1689m", "vitl16"),
+    "h_plus": ("vit_h16plus_dinov3", "vit_huge_plus_patch16_dinov3.lvd1689m", "vith16plus"),
+    "7b": ("vit_7b16_dinov3", "vit_7b_patch16_dinov3.lvd1689m", "vit7b16"),
 }
 DINOV2 = {
     "s": ("vit_s14_dinov2_reg", "vit_small_patch14_reg4_dinov2.lvd142m"),
@@ -64,7 +64,7 @@ def linear_ade20k(size: str = "b") -> Config:
 
     Raises UserError: no such size.
     """
-    name, file = DINOV3[choose("size", size, DINOV3)]
+    name, file, _ = DINOV3[choose("size", size, DINOV3)]
     # Differs from paper: images are resized by torchvision's bilinear filter, there by OpenCV's.
     train = TransformConfig(
         crop=Crop.SCALE_JITTER,
@@ -167,7 +167,7 @@ def eomt(run: str) -> Config:
     """
     found = EOMT[choose("run", run, EOMT)]
     version, size = found.encoder.split()
-    name, file = (DINOV2 if version == "v2" else DINOV3)[size]
+    name, file, *_ = (DINOV2 if version == "v2" else DINOV3)[size]
     is_ade = found.data == ADE20K
     # Differs from paper: bfloat16 instead of float16 matmuls; RoPE's places are not scaled at
     # random, as transformers' DINOv3 does in training.
@@ -242,16 +242,7 @@ def _optim(found: EomtRun, model: ViTConfig, *, dinov3: bool) -> OptimConfig:
     )
 
 
-# DINOv3's encoders by size: our name and transformers' file.
-NYU_LINEAR = {
-    "s": ("vit_s16_dinov3", "vits16"),
-    "s_plus": ("vit_s16plus_dinov3", "vits16plus"),
-    "b": ("vit_b16_dinov3", "vitb16"),
-    "l": ("vit_l16_dinov3", "vitl16"),
-    "h_plus": ("vit_h16plus_dinov3", "vith16plus"),
-    "7b": ("vit_7b16_dinov3", "vit7b16"),
-}
-NYU = (*NYU_LINEAR, "dpt")
+NYU = (*DINOV3, "dpt")
 OWN_DEPTH = ("s14", "small")
 _CROP, _WHOLE = (416, 544), (480, 640)  # of NYU's images, in training and in the test
 _STEPS = 38_400
@@ -264,16 +255,17 @@ def nyu(run: str) -> Config:
     """
     if choose("run", run, NYU) == "dpt":
         return nyu_dpt()
-    return nyu_linear(*NYU_LINEAR[run])
+    return nyu_linear(run)
 
 
-def nyu_linear(name: str, published: str) -> Config:
+def nyu_linear(size: str) -> Config:
     """Measure a frozen DINOv3 by one linear layer, as its authors do.
 
     38,400 steps of 16, AdamW at 3e-4 with betas 0.9 and 0.99, decay 1e-4, gradients clipped at 35,
     a third of warmup; crops of 416 x 544 and flips. Differs from dinov3: images are neither turned
     by up to 2.5 degrees nor made brighter or darker, and the warmup is linear.
     """
+    name, _, published = DINOV3[size]
     model = models.variant(name, num_classes=0, image_size=_CROP, dtype=DType.BFLOAT16)
     optim = OptimConfig(
         lr=3e-4,
@@ -341,6 +333,18 @@ def _nyu(model: ModelConfig, optim: OptimConfig, objective: DepthConfig) -> Conf
     )
 
 
+def small_dpt() -> DptConfig:
+    """Return a DPT head over four blocks of a small ViT, without a class token."""
+    return DptConfig(
+        taps=(0, 1, 2, 3),
+        readout=Readout.IGNORE,
+        widths=(16, 32, 48, 64),
+        dim=32,
+        hidden_dim=16,
+        to_next=True,
+    )
+
+
 def own_depth(run: str = "s14") -> Config:
     """Learn the depths of a folder of one's own, whose size decides the batch and the duration.
 
@@ -361,14 +365,7 @@ def own_depth(run: str = "s14") -> Config:
         mean, std = MEAN, STD
     else:
         model = dataclasses.replace(folder.model("small"), image_size=(64, 64))
-        objective.dpt = DptConfig(
-            taps=(0, 1, 2, 3),
-            readout=Readout.IGNORE,
-            widths=(16, 32, 48, 64),
-            dim=32,
-            hidden_dim=16,
-            to_next=True,
-        )
+        objective.dpt = small_dpt()
         optim = OptimConfig(
             name=Optimizer.ADAMW, lr=1e-3, weight_decay=0.05, warmup="10%", clip_norm=1.0
         )

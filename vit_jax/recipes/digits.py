@@ -61,6 +61,19 @@ def resnet() -> ModelConfig:
     return small("resnet50", depths=(1, 1), widths=(64, 128), stem_width=32)
 
 
+def muon(warmup: str) -> OptimConfig:
+    """Return the optimizer of the digits; `digits` says how it was tuned."""
+    return OptimConfig(
+        name=Optimizer.MUON,
+        lr=4e-3,
+        momentum=0.95,
+        nesterov=True,
+        weight_decay=0.05,
+        warmup=warmup,
+        clip_norm=1.0,
+    )
+
+
 def digits(model: ModelConfig) -> Config:
     """Train on the first 1,293 scans, validate on the next 144, test on other writers' scans.
 
@@ -81,15 +94,7 @@ def digits(model: ModelConfig) -> Config:
             mix=MixConfig(mixup_alpha=1.0),
             cache=True,
         ),
-        optim=OptimConfig(
-            name=Optimizer.MUON,
-            lr=4e-3,
-            momentum=0.95,
-            nesterov=True,
-            weight_decay=0.05,
-            warmup="5 epochs",
-            clip_norm=1.0,
-        ),
+        optim=muon("5 epochs"),
         duration="80 epochs",
         evals={
             "val": ClassifyEval(split="train[1293:]", every="5 epochs", transform=plain),

@@ -12,7 +12,6 @@ from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.data.targets import TargetKind
 from vit_jax.evals import DepthEval, EvalConfig, InstanceEval, SegmentationEval
 from vit_jax.models import ModelConfig
-from vit_jax.models.dense.dpt import DptConfig, Readout
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.objectives import (
@@ -23,9 +22,8 @@ from vit_jax.objectives import (
     ObjectiveConfig,
     SegmentConfig,
 )
-from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.recipes import choose
-from vit_jax.recipes.digits import SHAPE
+from vit_jax.optim import OptimConfig
+from vit_jax.recipes import choose, dense, digits
 from vit_jax.weights.config import InitConfig
 
 PLACE = "runs/scenes"  # of `python -m benchmarks.scenes runs/scenes`
@@ -36,7 +34,12 @@ _LOSS = MaskLossConfig(points=128)
 
 def encoder() -> ModelConfig:
     """Return a ViT of 8 x 8 pixels a patch for scenes, without a class token."""
-    fields = {"class_token": False, "pool": Pool.GAP, "pos_embed": PosEmbed.SINCOS2D, **SHAPE}
+    fields = {
+        "class_token": False,
+        "pool": Pool.GAP,
+        "pos_embed": PosEmbed.SINCOS2D,
+        **digits.SHAPE,
+    }
     return models.variant("vit_mu8", num_classes=0, image_size=(64, 64), **fields)
 
 
@@ -48,14 +51,7 @@ def _objectives() -> dict[str, tuple[str, ObjectiveConfig, EvalConfig]]:
     depth = DepthEval(transform=_PLAIN)
     near = {"min_depth": 0.5, "max_depth": 5.0, "variance_after": 0}
     few = {"queries": 16, "blocks": 2, "loss": _LOSS}
-    dpt = DptConfig(
-        taps=(0, 1, 2, 3),
-        readout=Readout.IGNORE,
-        widths=(16, 32, 48, 64),
-        dim=32,
-        hidden_dim=16,
-        to_next=True,
-    )
+    dpt = dense.small_dpt()
     return {
         PRETRAINING: (f"masks:{PLACE}/others", EomtConfig(**few), pixels),
         "linear": (masks, SegmentConfig(), pixels),
@@ -79,15 +75,7 @@ def scenes(run: str) -> Config:
     Raises UserError: no such run.
     """
     name, objective, measured = _objectives()[choose("run", run, RUNS)]
-    optim = OptimConfig(
-        name=Optimizer.MUON,
-        lr=4e-3,
-        momentum=0.95,
-        nesterov=True,
-        weight_decay=0.05,
-        warmup="5%",
-        clip_norm=1.0,
-    )
+    optim = digits.muon("5%")
     if getattr(objective, "frozen", False):
         optim = OptimConfig(lr=1e-2, weight_decay=0.0, warmup="5%", clip_norm=0.0)
     return Config(
