@@ -5,15 +5,14 @@ A ViT of 0.2 million parameters for scenes of 64 x 64 pixels learns other letter
 start from it.
 """
 
-from vit_jax import models
+import dataclasses
+
 from vit_jax.config import CheckpointConfig
 from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.data.targets import TargetKind
 from vit_jax.evals import DepthEval, EvalConfig, InstanceEval, SegmentationEval
 from vit_jax.models import ModelConfig
-from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.objectives import (
     DepthConfig,
     DepthHead,
@@ -28,19 +27,13 @@ from vit_jax.weights.config import InitConfig
 
 PLACE = "runs/scenes"  # of `python -m benchmarks.scenes runs/scenes`
 _PLAIN = TransformConfig(crop=Crop.RESIZE)
-# Masks of a quarter of 64 x 64 pixels are compared at half as many points.
+# A mask has 16 x 16 pixels, and is compared at half as many points.
 _LOSS = MaskLossConfig(points=128)
 
 
 def encoder() -> ModelConfig:
-    """Return a ViT of 8 x 8 pixels a patch for scenes, without a class token."""
-    fields = {
-        "class_token": False,
-        "pool": Pool.GAP,
-        "pos_embed": PosEmbed.SINCOS2D,
-        **digits.SHAPE,
-    }
-    return models.variant("vit_mu8", num_classes=0, image_size=(64, 64), **fields)
+    """Return the digits' ViT for scenes in colour."""
+    return dataclasses.replace(digits.vit(), num_classes=0, image_size=(64, 64), channels=3)
 
 
 def _objectives() -> dict[str, tuple[str, ObjectiveConfig, EvalConfig]]:
