@@ -177,7 +177,8 @@ def tree_of(place: str) -> dict[str, Any]:
         raise UserError(f"{where}: {error.strerror}") from None
     for key in COCO_KEYS:
         if not isinstance(tree, dict) or not _objects(tree.get(key)):
-            has = ", ".join(sorted(tree)[:8]) if isinstance(tree, dict) else type(tree).__name__
+            keys = ", ".join(sorted(tree)[:8]) if isinstance(tree, dict) else type(tree).__name__
+            has = shown(keys[:200])
             raise UserError(
                 f"{where} is no COCO JSON: it needs images, annotations and categories, lists of "
                 f"objects, and has {has or 'nothing'}"
@@ -239,7 +240,7 @@ def images_in(file: AnnotationFile) -> Iterable[dict[str, Any]]:
         if not isinstance(number, int | str) or not isinstance(name, str):
             raise UserError(f"{file.where}: an image needs an id and a file_name")
         if number in seen:
-            raise UserError(f"{file.where}: two images have the id {number}")
+            raise UserError(f"{file.where}: two images have the id {shown(str(number)[:200])}")
         seen.add(number)
         name = name.removeprefix("./")
         size = image.get("height"), image.get("width")
@@ -311,11 +312,11 @@ def _records(
     notes = []
     for file, kept, classes in zip(files, images, categories.of_file, strict=True):
         of_image: dict[Any, list[dict[str, Any]]] = {image["id"]: [] for image in kept}
-        strange, unknown = 0, Counter[Any]()
+        strange, unknown = 0, Counter[str]()
         for each in file.tree["annotations"]:
-            if each.get("category_id") not in classes:
-                unknown[each.get("category_id")] += 1
-            elif each.get("image_id") in of_image:
+            if panoptic.id_of(each.get("category_id")) not in classes:
+                unknown[shown(str(each.get("category_id"))[:200])] += 1
+            elif panoptic.id_of(each.get("image_id")) in of_image:
                 of_image[each["image_id"]].append(each)
             else:
                 strange += 1

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.data.account import Said
+from vit_jax.data.images.target_ops import painted
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.raster import box_of, corners_of, mask_of
 from vit_jax.data.sources.dense.shape import Shape
@@ -139,19 +140,18 @@ class SegmentRecords:
                 masks[at] = _mask(record, i, size)
             some = masks.any((1, 2))
             boxes, classes, crowd, masks = boxes[some], classes[some], crowd[some], masks[some]
-        if kind is TargetKind.PIXELS:
-            assert masks is not None
-            found = np.full(size, self._background, np.int16)
-            for at in np.argsort(-masks.sum((1, 2)), kind="stable"):  # small ones lie in front
-                found[masks[at]] = classes[at]
-            return PixelTarget(size=size, label_map=found)
-        return PixelTarget(
+        found = PixelTarget(
             size=size,
             boxes=boxes.astype(np.float32),
             masks=masks,
             classes=classes,
             crowd=crowd,
         )
+        if kind is not TargetKind.PIXELS:
+            return found
+        label_map = painted(found)
+        label_map[label_map == IGNORED] = self._background
+        return PixelTarget(size=size, label_map=label_map)
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`."""
@@ -221,16 +221,6 @@ def _mask(record: Record, i: int, size: tuple[int, int]) -> np.ndarray:
         height, width = size
         given = [(corners_of(flat) * [width, height]).ravel() for flat in given]
     return mask_of(given, size)
-
-
-def label_map_of(segments: PixelTarget, size: tuple[int, int]) -> np.ndarray:
-    """Return the class of each pixel of segments that do not overlap, `IGNORED` elsewhere."""
-    found = np.full(size, IGNORED, np.int16)
-    assert segments.masks is not None
-    assert segments.classes is not None
-    for mask, k in zip(segments.masks, segments.classes, strict=True):
-        found[mask] = k
-    return found
 
 
 def bounds(segmentation: Any, size: Sequence[int]) -> list[float]:

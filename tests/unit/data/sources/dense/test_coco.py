@@ -180,6 +180,10 @@ def test_what_is_no_coco_is_refused(tmp_path: Path) -> None:
         assert why in refused(**changes), why
     bad = [{"image_id": 100, "category_id": 3, "bbox": [1, 2, 3]}]
     assert "is not [x, y, width, height]" in refused(annotations=bad)
+    bad = [{"image_id": [1], "category_id": ["\x1b[2J"], "bbox": [1, 2, 3, 4]}]
+    told = refused(annotations=bad)
+    assert "1 of 1 annotations have a category_id that categories do not list" in told
+    assert "\x1b" not in told
     (tmp_path / "all.json").write_text('{"images": [')
     with pytest.raises(UserError, match="is no JSON"):
         data.open_source(f"coco:{tmp_path}/all.json")

@@ -81,6 +81,7 @@ def test_names_and_categories_are_checked(tmp_path: Path) -> None:
     for annotation, why in (
         ({**base, "file_name": "../0.png"}, "is not followed"),
         (unknown, "1 segments have a category_id that categories do not list"),
+        ({**base, "segments_info": [{"id": 1, "category_id": [5]}]}, "do not list ([5])"),
         ({**base, "segments_info": 3}, "has no segments_info"),
         ({**base, "segments_info": [{"category_id": 5}]}, "has no id"),
     ):
