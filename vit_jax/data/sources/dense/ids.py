@@ -102,7 +102,8 @@ def ids_of(
     if both := {*listed} & {*ignored}:
         raise UserError(f"{where}: the id {min(both)} is listed and ignored; choose one")
     if not names and not listed and not there:
-        raise UserError(f"{where} has no classes.txt, and nobody looked at its masks; write one")
+        what = f"{where} names no classes, and nobody looked at its masks"
+        raise UserError(f"{what}; name them in a file, or list their ids by ?ids=0,1")
     counted = max((value for value in there if value not in ignored), default=0) + 1 - first
     number = len(listed) or len(names) or max(counted, 1)
     given = tuple(names) or tuple(str(value) for value in listed or range(first, first + number))

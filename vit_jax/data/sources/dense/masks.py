@@ -88,6 +88,10 @@ class MaskFiles:
         self.classes = names
         return notes
 
+    def class_of(self, value: int) -> int:
+        """Return the class of an id, below 0 for an id of none."""
+        return int(self._ids.table()[value])
+
     def check(self, rows: Sequence[int], shapes: Mapping[int, Shape], kind: TargetKind) -> Checked:
         """See `Annotations`; the masks were looked at in `look`."""
         del kind

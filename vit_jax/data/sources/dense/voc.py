@@ -75,9 +75,12 @@ class VocObjects:
     things: tuple[bool, ...] = ()
 
     def __init__(self, objects: PathTable, classes: MaskFiles) -> None:
-        """Take the PNGs of objects, and those of classes, whose class 0 is no object's."""
+        """Take the PNGs of objects, and those of classes, whose id 0 is no object's."""
         self._objects, self._masks = objects, classes
-        self.classes = classes.classes[1:]
+        nothing = classes.class_of(0)
+        found = [k for k in range(len(classes.classes)) if k != nothing]
+        self._numbers = {k: number for number, k in enumerate(found)}
+        self.classes = tuple(classes.classes[k] for k in found)
 
     def check(self, rows: Sequence[int], shapes: Mapping[int, Shape], kind: TargetKind) -> Checked:
         """See `Annotations`; both PNGs were found to be of one size if each is its image's."""
@@ -96,14 +99,14 @@ class VocObjects:
         masks = np.array([found == number for number in numbers], bool)
         masks = masks.reshape(-1, *found.shape)
         known = [classes[mask & (classes >= 0)] for mask in masks]
-        kinds = [int(np.bincount(each, minlength=1).argmax()) for each in known]
-        kept = [i for i, k in enumerate(kinds) if k > 0]
+        kinds = [int(np.bincount(each).argmax()) if each.size else -1 for each in known]
+        kept = [i for i, k in enumerate(kinds) if k in self._numbers]
         height, width = found.shape
         return PixelTarget(
             size=(height, width),
             boxes=np.array([box_of(masks[i]) for i in kept], np.float32).reshape(-1, 4),
             masks=masks[kept],
-            classes=np.array([kinds[i] - 1 for i in kept], np.int32),
+            classes=np.array([self._numbers[kinds[i]] for i in kept], np.int32),
             crowd=np.zeros(len(kept), bool),
         )
 

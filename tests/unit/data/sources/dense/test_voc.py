@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.counted import account
 from vit_jax import data
+from vit_jax.data.sources.dense import voc
 from vit_jax.errors import UserError
 
 OBJECT = """<object><name>{}</name><difficult>{}</difficult><bndbox><xmin>{}</xmin>
@@ -76,6 +77,13 @@ def test_pngs_give_pixels_and_objects(tmp_path: Path) -> None:
     assert [source.class_names[k] for k in target.classes] == ["cat", "dog"]
     assert target.boxes.tolist() == [[2, 1, 6, 5], [6, 6, 12, 9]]
     assert target.masks.sum((1, 2)).tolist() == [16, 18]
+    # Names without the background, of which no object is.
+    (root / "classes.txt").write_text("\n".join(voc.NAMES))
+    source = data.open_source(f"voc:{root}?zero=ignore", split="val")
+    assert source.class_names == voc.NAMES
+    found = data.target_of(source, 0)
+    np.testing.assert_array_equal(found.classes, target.classes)
+    np.testing.assert_array_equal(found.masks, target.masks)
 
 
 def test_xml_beside_images_and_own_names(tmp_path: Path) -> None:
