@@ -325,10 +325,7 @@ def _records(
             count = f"{unknown.total():,} of {total:,} annotations"
             what = f"have a category_id that categories do not list ({next(iter(unknown))})"
             raise UserError(f"{file.where}: {count} {what}; add it to categories")
-        if strange:
-            name = shown(shards.base_name(file.place))
-            are = f"{strange:,} annotations are" if strange > 1 else "1 annotation is"
-            notes.append(f"{name}: {are} of no image that is used")
+        notes += panoptic.of_no_image(file.place, strange)
         for image in kept:
             records.append(_record(image, of_image[image["id"]], classes, file.where))
     return records, notes

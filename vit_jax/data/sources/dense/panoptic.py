@@ -18,6 +18,7 @@ from jaxtyping import Int32
 from vit_jax.data.images import header
 from vit_jax.data.images.decode import decode
 from vit_jax.data.images.target_ops import painted
+from vit_jax.data.sources import shards
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.raster import box_of
@@ -41,6 +42,13 @@ def is_panoptic(tree: Mapping[str, Any]) -> bool:
 def id_of(value: Any) -> int | str | None:
     """Return an id of an image or a category, None for what can be none, such as a list."""
     return value if isinstance(value, int | str) else None
+
+
+def of_no_image(place: str, count: int) -> list[str]:
+    """Return a note on so many annotations in a file that are of no image; of 0 none."""
+    are = f"{count:,} annotations are" if count > 1 else "1 annotation is"
+    name = shown(shards.base_name(place))
+    return [f"{name}: {are} of no image that is used"] if count else []
 
 
 class PanopticFiles:
@@ -153,7 +161,8 @@ def read(
 
     Raises UserError: a name that leads out of its folder, a category that is not listed, no folder.
     """
-    rows = []
+    rows: list[tuple[str, list[tuple[int, int, bool]]]] = []
+    notes: list[str] = []
     for (place, where, tree), kept, class_of in zip(files, images, classes, strict=True):
         folder = _folder(place, where, given)
         of_image: dict[Any, tuple[str, list[tuple[int, int, bool]]]] = {}
@@ -175,8 +184,9 @@ def read(
         if unknown:
             what = f"{unknown.total():,} segments have a category_id that categories do not list"
             raise UserError(f"{where}: {what} ({next(iter(unknown))}); add it to categories")
+        notes += of_no_image(place, len(of_image.keys() - {image["id"] for image in kept}))
         rows += [of_image.get(image["id"], ("", [])) for image in kept]
-    return PanopticFiles(rows), []
+    return PanopticFiles(rows), notes
 
 
 def _folder(place: str, where: str, given: str) -> str:
