@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.data.targets import IGNORED, PixelTarget, TargetKind
+from vit_jax.errors import shown
 
 _SHOWN = 4  # classes that a line names
 
@@ -93,5 +94,5 @@ def _sums(each: Iterable[dict[int, int]]) -> dict[int, int]:
 
 
 def _listed(texts: dict[int, str], sums: dict[int, int], class_names: Sequence[str]) -> str:
-    first = [f"{texts[k]} {class_names[k]}" for k in list(sums)[:_SHOWN]]
+    first = [f"{texts[k]} {shown(class_names[k])}" for k in list(sums)[:_SHOWN]]
     return ", ".join(first) + (", ..." if len(sums) > _SHOWN else "")

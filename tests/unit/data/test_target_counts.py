@@ -22,8 +22,8 @@ def test_each_kind_has_its_line() -> None:
     some = PixelTarget(size=(1, 4), boxes=boxes, classes=np.array([1, 1, 0], np.int32), crowd=crowd)
     none = PixelTarget(size=(1, 4), boxes=boxes[:0], classes=np.zeros(0, np.int32))
     found = [target_counts.count(each) for each in (some, none)]
-    told = target_counts.line(found, TargetKind.SEGMENTS, ("cat", "dog"))
-    assert told == "3 segments in 2 images, 1.5 an image: 2 dog, 1 cat; 1 stand for many"
+    told = target_counts.line(found, TargetKind.SEGMENTS, ("cat", "d\x1bg"))
+    assert told == "3 segments in 2 images, 1.5 an image: 2 'd\\x1bg', 1 cat; 1 stand for many"
     depth = np.array([[0, 2, 4, 6]], np.float32)
     found = [target_counts.count(PixelTarget(size=(1, 4), depth=depth))]
     told = target_counts.line(found, TargetKind.DEPTH, ())

@@ -180,8 +180,12 @@ def pixels_of(
 
     Both are as `reading` has the image, upright or as it is stored.
 
-    Raises DataError: a file that cannot be read, a mask of another size.
+    Raises DataError: a file that cannot be read, a mask of another size; UserError: more classes
+    than a mask of 8 bits has beside `IGNORED`.
     """
+    if source.num_classes > IGNORED:
+        what = f"{source.name} has {source.num_classes:,} classes"
+        raise UserError(f"{what}, and a probe tells at most {IGNORED} from each other")
     name = source.example_id(index)
     try:
         data = source.read(index)["image"]

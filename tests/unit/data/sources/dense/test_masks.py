@@ -168,3 +168,5 @@ def test_deep_masks_keep_their_ids(tmp_path: Path) -> None:
         value for i in range(3) for value in np.unique(target_of(source, i).label_map).tolist()
     }
     assert found == {-1, 300, 301, 302}
+    with pytest.raises(UserError, match="has 303 classes, and a probe tells at most 255"):
+        pixels_of(source, 0, 1)
