@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.data.account import Said
+from vit_jax.data.images import header
 from vit_jax.data.names import one_spelling
 from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.dense import annotated, panoptic
@@ -244,10 +245,21 @@ def images_in(file: AnnotationFile) -> Iterable[dict[str, Any]]:
         seen.add(number)
         name = name.removeprefix("./")
         size = image.get("height"), image.get("width")
-        if size != (None, None) and not all(type(s) is int and 0 < s < 1 << 16 for s in size):
+        if size != (None, None) and not _is_size(*size):
             what = f"the image {shown(name[:200])} has the size {size[1]} x {size[0]}"
-            raise UserError(f"{file.where}: {what}; give whole numbers of pixels, or neither")
+            most = f"at most {header.MAX_PIXELS // 10**6} million in all"
+            raise UserError(f"{file.where}: {what}; give whole numbers of pixels, {most}, or none")
         yield {**image, "file_name": foreign.checked(name, file.where)}
+
+
+def _is_size(height: Any, width: Any) -> bool:
+    if type(height) is not int or type(width) is not int:
+        return False
+    try:
+        header.check_size(height, width)
+    except ValueError:
+        return False
+    return True
 
 
 def images_of(file: AnnotationFile, given: str) -> str:
@@ -345,12 +357,12 @@ def _record(
         if box is None:
             boxes.append(bounds(given, size))
         else:
-            numbers = isinstance(box, list) and len(box) == 4
-            if not numbers or not all(isinstance(x, int | float) for x in box):
+            try:
+                left, top, width, height = (float(x + 0) for x in box)  # + refuses texts
+            except (TypeError, ValueError, OverflowError):
                 raise UserError(
                     f"{where}: a bbox of {shown(image['file_name'])} is not [x, y, width, height]"
-                )
-            left, top, width, height = map(float, box)
+                ) from None
             boxes.append([left, top, left + width, top + height])
         masks.append(given if isinstance(given, list | dict) else None)
     crowd = [bool(each.get("iscrowd")) for each in annotations]

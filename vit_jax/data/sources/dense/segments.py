@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.data.account import Said
+from vit_jax.data.images import header
 from vit_jax.data.images.target_ops import painted
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.raster import box_of, corners_of, mask_of
@@ -233,8 +234,9 @@ def bounds(segmentation: Any, size: Sequence[int]) -> list[float]:
             corners = np.concatenate([corners_of(flat) for flat in segmentation])
             return [*corners.min(0).tolist(), *corners.max(0).tolist()]
         if isinstance(segmentation, dict):
-            told = segmentation.get("size", list(size))
-            return list(box_of(mask_of(segmentation, (int(told[0]), int(told[1])))))
-    except (ValueError, TypeError, IndexError):
+            height, width = map(int, segmentation.get("size", size))
+            header.check_size(height, width)  # nobody has compared it with the image's
+            return list(box_of(mask_of(segmentation, (height, width))))
+    except (ValueError, TypeError, OverflowError):
         pass
     return [0.0, 0.0, 0.0, 0.0]
