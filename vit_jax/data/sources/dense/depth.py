@@ -16,11 +16,11 @@ from jaxtyping import Shaped
 
 from vit_jax.data.account import Said
 from vit_jax.data.images import header
+from vit_jax.data.images.bands import numpy_array
 from vit_jax.data.sources import layouts, look
 from vit_jax.data.sources.dense import annotated, pairs
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
 from vit_jax.data.sources.dense.facts import measured
-from vit_jax.data.sources.dense.ids import array_of
 from vit_jax.data.sources.dense.pairs import PathTable
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.partition import SplitDraw, draw_of
@@ -152,9 +152,9 @@ def read_depth(data: bytes, name: str) -> Shaped[np.ndarray, "h w"]:
     Raises ValueError: it cannot be read, or is no array (h, w) of numbers.
     """
     if name.lower().endswith(".npy"):
-        found = array_of(data)
+        found = numpy_array(data)
         found = found[..., 0] if found.ndim == 3 and found.shape[-1] == 1 else found
-        if found.ndim != 2 or found.dtype.kind not in "iuf":
+        if found.ndim != 2:
             raise ValueError(f"holds {found.dtype} of {found.ndim} axes, and no depth (h, w)")
         return found
     with header.open_image(data) as image:

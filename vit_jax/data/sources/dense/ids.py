@@ -6,7 +6,6 @@ commas); `?zero=ignore` takes 0 for no class, so that class k has the id k + 1; 
 the ids of the classes, in their order.
 """
 
-import io
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 from jaxtyping import Int16, UInt8, UInt16
 
 from vit_jax.data.images import header
+from vit_jax.data.images.bands import numpy_array
 from vit_jax.data.targets import IGNORED
 from vit_jax.errors import UserError, shown
 
@@ -116,7 +116,7 @@ def read_mask(data: bytes, name: str) -> UInt8[np.ndarray, "h w"] | UInt16[np.nd
     Raises ValueError: it cannot be read, or holds colours.
     """
     if name.lower().endswith(".npy"):
-        found = array_of(data)
+        found = numpy_array(data, "iubf")
         if found.ndim != 2 or found.dtype.kind not in "iub":
             raise ValueError(f"holds {found.dtype} of {found.ndim} axes, and no ids (h, w)")
         if found.size and (found.min() < 0 or found.max() >= _MOST):
@@ -131,14 +131,6 @@ def read_mask(data: bytes, name: str) -> UInt8[np.ndarray, "h w"] | UInt16[np.nd
             if found.min() >= 0 and found.max() < _MOST:
                 return found.astype(np.uint16)
         raise ValueError("holds colours, and no class ids of one channel or a palette")
-
-
-def array_of(data: bytes) -> np.ndarray:
-    """Return the array in a .npy file; raises ValueError: it is none, or holds objects."""
-    try:
-        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError) as error:
-        raise ValueError(f"no array of numpy ({error})") from None
 
 
 def _numbers(chosen: Mapping[str, str], key: str) -> tuple[int, ...]:
