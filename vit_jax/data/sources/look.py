@@ -252,8 +252,12 @@ def in_a_word(why: str) -> str:
     return next((word for part, word in kinds if part in why), why)
 
 
-def believed(count: int, which: str = f"more than {MOST_FAR:,}") -> str:
-    """Return the note that the images were not looked at, and `which` are not in a bucket."""
+def believed(count: int, which: str = "") -> str:
+    """Return the note that the images were not looked at, as `which` are not in a bucket.
+
+    By default those are more than `MOST_FAR` images.
+    """
+    which = which or f"more than {MOST_FAR:,}"
     return f"nobody looked into the {count:,} images: in a bucket {which} are believed"
 
 
