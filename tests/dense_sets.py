@@ -2,6 +2,7 @@
 """Small sets of images with a class for each pixel, or with segments, for tests that train."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +24,23 @@ def _scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return image.clip(0, 255).astype(np.uint8), classes
 
 
-def write_masks(root: Path) -> str:
-    """Write images and masks, with a pixel of no class in each; returns the name of the set."""
+def _images(root: Path, beside: str) -> Iterator[tuple[Path, np.ndarray]]:
+    """Write the images; yields where each one's target is, but for a suffix, and its classes."""
     rng = np.random.default_rng(0)
     for split, count in COUNTS.items():
-        for kind in ("images", "masks"):
+        for kind in ("images", beside):
             (root / kind / split).mkdir(parents=True)
         for i in range(count):
             image, classes = _scene(rng)
-            classes[0, 0] = 255
             Image.fromarray(image).save(root / "images" / split / f"{i}.png")
-            Image.fromarray(classes).save(root / "masks" / split / f"{i}.png")
+            yield root / beside / split / str(i), classes
+
+
+def write_masks(root: Path) -> str:
+    """Write images and masks, with a pixel of no class in each; returns the name of the set."""
+    for path, classes in _images(root, "masks"):
+        classes[0, 0] = 255
+        Image.fromarray(classes).save(f"{path}.png")
     (root / "classes.txt").write_text("\n".join(NAMES) + "\n")
     return f"masks:{root}"
 
@@ -64,14 +71,8 @@ def write_coco(root: Path) -> str:
 
 def write_depth(root: Path) -> str:
     """Write images and depths in metres, the sky not known; returns the name of the set."""
-    rng = np.random.default_rng(0)
-    for split, count in COUNTS.items():
-        for kind in ("images", "depth"):
-            (root / kind / split).mkdir(parents=True)
-        for i in range(count):
-            image, classes = _scene(rng)
-            Image.fromarray(image).save(root / "images" / split / f"{i}.png")
-            np.save(root / "depth" / split / f"{i}.npy", classes.astype(np.float32))
+    for path, classes in _images(root, "depth"):
+        np.save(f"{path}.npy", classes.astype(np.float32))
     return f"depth:{root}"
 
 

@@ -202,11 +202,9 @@ def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
 
 def check_colors(cfg: TransformConfig, name: str = "transform") -> None:
     """Refuse augmentations of colours, which bands do not have."""
-    for key in ("auto_augment", "color_jitter"):
+    for key, off in (("auto_augment", "''"), ("color_jitter", "0")):
         if getattr(cfg, key):
-            why = "changes colours, and data.bands are none; set " + (
-                "''" if key[0] == "a" else "0"
-            )
+            why = f"changes colours, and data.bands are none; set {off}"
             raise UserError(f"{name}.{key}={getattr(cfg, key)} {why}", field=f"{name}.{key}")
 
 

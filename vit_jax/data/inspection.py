@@ -194,11 +194,12 @@ def inspect(sources: Mapping[str, Source], num_threads: int) -> Inspected:
 
 
 def _told(targets: Sequence[Any], source: Source) -> str:
-    if not target_kind(source):
+    kind = target_kind(source)
+    if not kind:
         return ""
     from vit_jax.data.target_counts import line  # late: few datasets have targets
 
-    return line(targets, source.class_names)
+    return line(targets, kind, source.class_names)
 
 
 def _unlike(

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.data.targets import IGNORED, PixelTarget
+from vit_jax.data.targets import IGNORED, PixelTarget, TargetKind
+from vit_jax.errors import shown
 
 _SHOWN = 4  # classes that a line names
 
@@ -18,6 +19,7 @@ class Counted(NamedTuple):
     Attributes:
         pixels: of each class that is there; {} of other kinds.
         ignored: pixels of no class, or of unknown depth.
+        known: pixels of known depth.
         segments: of each class.
         crowds: segments that stand for many.
         depth: (least, most, sum) of the known depths; () of other kinds.
@@ -25,10 +27,10 @@ class Counted(NamedTuple):
 
     pixels: dict[int, int] = {}  # noqa: RUF012  (never changed)
     ignored: int = 0
+    known: int = 0
     segments: dict[int, int] = {}  # noqa: RUF012
     crowds: int = 0
     depth: tuple[float, float, float] | tuple[()] = ()
-    known: int = 0
 
 
 def count(target: PixelTarget) -> Counted:
@@ -47,25 +49,29 @@ def count(target: PixelTarget) -> Counted:
     return Counted(segments=dict(zip(values.tolist(), times.tolist(), strict=True)), crowds=crowds)
 
 
-def line(found: Iterable[Counted], class_names: Sequence[str]) -> str:
-    """Return a summary of many targets, "" of none.
+def line(found: Iterable[Counted], kind: TargetKind, class_names: Sequence[str]) -> str:
+    """Return a summary of many targets of a kind, "" of none.
 
     "pixels: 71.0 % texture, 9.2 % circle, ...; 3.1 % ignored", "27 segments in 9 images, 3.0 an
     image: 14 cat, 13 dog; 2 stand for many" or "depth is known of 97.1 % of the pixels: 0.5 to 9.8,
-    on average 3.2".
+    mean 3.2".
     """
     found = list(found)
     if not found:
         return ""
-    if any(each.pixels for each in found):
+    if kind is TargetKind.PIXELS:
         sums = _sums([each.pixels for each in found])
         ignored = sum(each.ignored for each in found)
         total = sum(sums.values()) + ignored
+        if not sums:
+            return f"pixels: all {total:,} are ignored"
         shares = {k: f"{value / total:.1%}".replace("%", " %") for k, value in sums.items()}
         text = f"pixels: {_listed(shares, sums, class_names)}"
         return text + (f"; {ignored / total:.1%} ignored".replace("%", " %") if ignored else "")
-    if any(each.known for each in found):
+    if kind is TargetKind.DEPTH:
         known, unknown = sum(each.known for each in found), sum(each.ignored for each in found)
+        if not known:
+            return f"depth is known of none of the {unknown:,} pixels"
         depths = [each.depth for each in found if each.depth]
         low, high = min(each[0] for each in depths), max(each[1] for each in depths)
         mean = math.fsum(each[2] for each in depths) / known
@@ -88,5 +94,5 @@ def _sums(each: Iterable[dict[int, int]]) -> dict[int, int]:
 
 
 def _listed(texts: dict[int, str], sums: dict[int, int], class_names: Sequence[str]) -> str:
-    first = [f"{texts[k]} {class_names[k]}" for k in list(sums)[:_SHOWN]]
+    first = [f"{texts[k]} {shown(class_names[k])}" for k in list(sums)[:_SHOWN]]
     return ", ".join(first) + (", ..." if len(sums) > _SHOWN else "")

@@ -10,23 +10,34 @@ from PIL import Image
 from tests.shapes import write_shapes
 from vit_jax.__main__ import main
 from vit_jax.data import target_counts
-from vit_jax.data.targets import PixelTarget
+from vit_jax.data.targets import PixelTarget, TargetKind
 
 
 def test_each_kind_has_its_line() -> None:
     pixels = np.array([[0, 0, 1, -1]], np.int16)
     found = [target_counts.count(PixelTarget(size=(1, 4), label_map=pixels)) for _ in range(3)]
-    told = target_counts.line(found, ("sky", "sea"))
+    told = target_counts.line(found, TargetKind.PIXELS, ("sky", "sea"))
     assert told == "pixels: 50.0 % sky, 25.0 % sea; 25.0 % ignored"
     boxes, crowd = np.zeros((3, 4), np.float32), np.array([False, True, False])
     some = PixelTarget(size=(1, 4), boxes=boxes, classes=np.array([1, 1, 0], np.int32), crowd=crowd)
     none = PixelTarget(size=(1, 4), boxes=boxes[:0], classes=np.zeros(0, np.int32))
-    told = target_counts.line([target_counts.count(each) for each in (some, none)], ("cat", "dog"))
-    assert told == "3 segments in 2 images, 1.5 an image: 2 dog, 1 cat; 1 stand for many"
+    found = [target_counts.count(each) for each in (some, none)]
+    told = target_counts.line(found, TargetKind.SEGMENTS, ("cat", "d\x1bg"))
+    assert told == "3 segments in 2 images, 1.5 an image: 2 'd\\x1bg', 1 cat; 1 stand for many"
     depth = np.array([[0, 2, 4, 6]], np.float32)
-    told = target_counts.line([target_counts.count(PixelTarget(size=(1, 4), depth=depth))], ())
+    found = [target_counts.count(PixelTarget(size=(1, 4), depth=depth))]
+    told = target_counts.line(found, TargetKind.DEPTH, ())
     assert told == "depth is known of 75.0 % of the pixels: 2 to 6, mean 4"
-    assert target_counts.line([], ()) == ""
+    assert target_counts.line([], TargetKind.DEPTH, ()) == ""
+
+
+def test_targets_that_say_nothing_keep_their_kind() -> None:
+    ignored = PixelTarget(size=(1, 4), label_map=np.full((1, 4), -1, np.int16))
+    told = target_counts.line([target_counts.count(ignored)], TargetKind.PIXELS, ("sky",))
+    assert told == "pixels: all 4 are ignored"
+    unknown = PixelTarget(size=(1, 4), depth=np.zeros((1, 4), np.float32))
+    told = target_counts.line([target_counts.count(unknown)], TargetKind.DEPTH, ())
+    assert told == "depth is known of none of the 4 pixels"
 
 
 def test_a_dataset_with_masks_is_looked_through(

@@ -277,7 +277,7 @@ def _one(data: bytes, channels: int) -> Stored:
     if data.startswith(tiff.MAGIC):
         return Stored(tiff.read(data), tiff.nodata(tiff.pages(data)[0]))
     if data.startswith(_NPY):
-        return Stored(_bands_last(_array(data), channels))
+        return Stored(_bands_last(numpy_array(data), channels))
     if data.startswith(header.PNG) and header.png_chunks(data) is not None:
         header.check_size(*(header.image_size(data) or (0, 0)))
         found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -290,7 +290,7 @@ def _one(data: bytes, channels: int) -> Stored:
     raise ValueError(f"no file of bands ({', '.join(SUFFIXES)})")
 
 
-def _described(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+def _described(data: bytes, kinds: str = "iuf") -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """Return shape, order, dtype and where the numbers begin, of an .npy."""
     file = io.BytesIO(data)
     try:
@@ -302,16 +302,19 @@ def _described(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
         shape, by_columns, dtype = read_header(file)
     except (ValueError, KeyError, EOFError, SyntaxError) as error:
         raise ValueError("an .npy with a broken header") from error
-    if dtype.hasobject or dtype.kind not in "iuf":
+    if dtype.hasobject or dtype.kind not in kinds:
         raise ValueError(f"an .npy of {dtype}, which are no pixels")
     if len(shape) not in (2, 3):
         raise ValueError(f"an array of shape {shape}, which has no height, width and bands")
     return shape, by_columns, dtype, file.tell()
 
 
-def _array(data: bytes) -> np.ndarray:
-    """Read an .npy, whose header must not claim more than the file has."""
-    shape, by_columns, dtype, start = _described(data)
+def numpy_array(data: bytes, kinds: str = "iuf") -> np.ndarray:
+    """Read an .npy of two or three axes, whose header must not claim more than the file has.
+
+    `kinds` are the numbers that it may hold, as in `np.dtype.kind`. Raises ValueError.
+    """
+    shape, by_columns, dtype, start = _described(data, kinds)
     count = math.prod(shape)
     if count * dtype.itemsize > len(data) - start:
         raise ValueError("an .npy that is cut off")

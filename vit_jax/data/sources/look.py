@@ -252,10 +252,13 @@ def in_a_word(why: str) -> str:
     return next((word for part, word in kinds if part in why), why)
 
 
-def believed(count: int) -> str:
-    """Return the note that the images were not looked at."""
-    most = f"in a bucket more than {MOST_FAR:,} are believed"
-    return f"nobody looked into the {count:,} images: {most}"
+def believed(count: int, which: str = "") -> str:
+    """Return the note that the images were not looked at, as `which` are not in a bucket.
+
+    By default those are more than `MOST_FAR` images.
+    """
+    which = which or f"more than {MOST_FAR:,}"
+    return f"nobody looked into the {count:,} images: in a bucket {which} are believed"
 
 
 def places_of(root: Path | str, paths: Iterable[str]) -> list[str]:

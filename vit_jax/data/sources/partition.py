@@ -22,8 +22,11 @@ _HELD_OUT = 0.1  # the share of val, and of test
 DENSE = ("masks:", "coco:", "voc:", "yolo:", "depth:")  # those of images with targets
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:", *DENSE)
 _ENDS = {
-    **{"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)},
-    **{"coco": (".json",), "yolo": ("data.yaml", "data.yml")},
+    "csv": (".csv", ".csv.gz", ".tsv"),
+    "tar": (".tar",),
+    "parquet": (".parquet",),
+    "coco": (".json",),
+    "yolo": ("data.yaml", "data.yml"),
 }
 # The end of a name that chooses fields of tar and Parquet files, or how files are read.
 _OPTION = re.compile(

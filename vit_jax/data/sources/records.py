@@ -339,7 +339,10 @@ class TfdsSource(Labelled):
         return {"image": image, "label": hot, **texts}
 
     def target(self, index: int) -> Any:
-        """Return an example's `Target`; raises DataError as `read`, or for one of another size."""
+        """Return an example's `PixelTarget`.
+
+        Raises DataError as `read` does, or for one of another size.
+        """
         try:
             example = self._records[index]
             return self._targets.of(

@@ -33,8 +33,7 @@ from vit_jax.data.targets import (
 )
 from vit_jax.errors import DataError, UserError
 
-# The arrays of a batch that are made of a `PixelTarget`, and what those have, if not 0, of none.
-_NAMES = (LABEL_MAP, SEGMENTS, SEGMENT_CLASS, SEGMENTS_CUT, DEPTH)
+# What arrays of a batch hold where nothing is known, if not 0.
 _NOTHING = {LABEL_MAP: IGNORED, SEGMENT_CLASS: -1}
 
 
@@ -59,9 +58,8 @@ class DenseBatches(Batches):
             views = ", ".join(self.views)
             raise UserError(f"targets of pixels follow one view of an image, not {views}")
         ((self._name, self._view),) = self.views.items()
-        self._targets = [key for key in self.fields if key in _NAMES]
         check_dense(self._view.transform, "data.transform")
-        check_target_kind(self.source, self._targets)
+        check_target_kind(self.source, self.fields)
         if not self._view.reading.upright:
             raise UserError("data.upright=False: targets of pixels are of upright images; set True")
         super().__post_init__()

@@ -60,7 +60,8 @@ def test_depth_is_never_averaged() -> None:
     ("least", "classes"), [(0.0, [4, 6]), (0.4, [4, 6]), (0.45, [4]), (0.8, [4]), (0.9, [])]
 )
 def test_a_segment_of_which_too_little_is_left_is_dropped(least: float, classes: list) -> None:
-    # Of the left half 5 of 6 columns are left, of the row at the bottom 5 of 12, of the pixel none.
+    # The crop leaves 5 of the left half's 6 columns and 5 of the row's 12 pixels; it cuts off the
+    # single pixel at the right.
     move = WHOLE._replace(box=Box(0, 1, 8, 5), size=(16, 10))
     assert classes_of(target_ops.moved(segments(), move, least)) == classes
 

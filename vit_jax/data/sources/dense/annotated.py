@@ -18,7 +18,7 @@ import numpy as np
 from vit_jax.data import account
 from vit_jax.data.account import Account, Said
 from vit_jax.data.images.header import read_file
-from vit_jax.data.names import split_notes, with_known_names
+from vit_jax.data.names import read_class_names, split_notes, with_known_names
 from vit_jax.data.sources import look
 from vit_jax.data.sources.base import Example, Labelled, absolute_slices, digest_of
 from vit_jax.data.sources.dense.facts import measured
@@ -28,9 +28,11 @@ from vit_jax.data.sources.look import copies_told, same_content
 from vit_jax.data.sources.partition import WHOLE, SplitDraw, check_no_seed, options, partition
 from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import DataError, UserError, shown
+from vit_jax.process import waiting
 from vit_jax.storage import remote
 
 Root: TypeAlias = Path | RemoteFolder
+CLASSES = "classes.txt"  # names the classes of a layout that has no place for them
 GONE = "of files that are not there"  # the reason why an image that is listed is left out
 
 
@@ -218,7 +220,7 @@ def find(
     place = root if isinstance(root, Path) else str(root)
     paths = [item.path for item in items]
     places = look.places_of(place, paths)
-    name = f"{os.path.abspath(root)}" if isinstance(root, Path) else str(root)
+    name = os.path.abspath(root) if isinstance(root, Path) else str(root)
     bad: dict[int, str] = {}
     seen: list[look.Seen] = []
     shapes = np.zeros((len(items), 3), np.int32)
@@ -237,9 +239,7 @@ def find(
             else:
                 shapes[row] = [int(word) for word in text.split()]
     else:
-        notes.append(
-            look.believed(len(items)).replace("more than 100,000 are", "images and targets are")
-        )
+        notes.append(look.believed(len(items), "images and targets"))
     good = [row for row in range(len(items)) if row not in bad]
     known = {row: Shape(*shapes[row].tolist()) for row in good if shapes[row, 0]}
     checked = annotations.check(good, known, kind)
@@ -250,9 +250,7 @@ def find(
     if 2 * len(bad) >= len(items) and bad:
         raise UserError(f"{where}: {len(good):,} of {len(items):,} images can be used{why(others)}")
     # By a hash of the names, so that a slice is no part of an album.
-    good.sort(key=lambda row: b"" if in_order else _mixing(paths[row]))
-    if in_order:
-        good.sort(key=lambda row: paths[row])
+    good.sort(key=paths.__getitem__ if in_order else lambda row: _mixing(paths[row]))
     own: dict[str, list[int]] = {}
     drawn = not any(items[row].split for row in good)
     if drawn:
@@ -354,10 +352,43 @@ def findings(notes: Sequence[str]) -> list[str]:
     return [line for line in notes if not isinstance(line, Said)]
 
 
-def each_of(places: Sequence[str], do: Callable[[str], str]) -> list[str]:
-    """Return `do(place)` of each place, made in threads: most wait for a bucket."""
-    with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(do, places))
+def class_names_in(root: Root, where: str) -> tuple[str, ...]:
+    """Return the names in classes.txt below a root, () where there is none.
+
+    Raises UserError: it lists no names.
+    """
+    text = text_of(root, CLASSES)
+    try:
+        return read_class_names(text) if text else ()
+    except ValueError as error:
+        raise UserError(f"{where}/{CLASSES}: {error}") from None
+
+
+def told_by(root: Root, paths: Sequence[str], what: str, told: Callable[[bytes], str]) -> list[str]:
+    """Return `told(content)` of each file, read in threads; "!" and why where it raises ValueError.
+
+    Args:
+        root: to which paths are relative; what files on a disk tell is kept in the cache.
+        paths: of the files.
+        what: they are called, "the labels".
+        told: makes a text of a file's content.
+    """
+    if isinstance(root, Path):
+        places = look.places_of(root, paths)
+        return measured(
+            places, f"{what} of {root.absolute()}", lambda place: told(read_file(place))
+        )
+
+    def of_far(place: str) -> str:
+        data = remote.read(place)
+        try:
+            return told(data)
+        except ValueError as error:
+            return f"!{error}"
+
+    # Most of the time is spent in waiting for the bucket.
+    with waiting.said(f"reading {what} of {root}"), ThreadPoolExecutor(16) as pool:
+        return list(pool.map(of_far, look.places_of(str(root), paths)))
 
 
 def counted(found: Sequence[tuple[str, str]], what: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.data.account import Said
+from vit_jax.data.images import header
 from vit_jax.data.names import one_spelling
 from vit_jax.data.sources import look, shards
 from vit_jax.data.sources.dense import annotated, panoptic
@@ -177,7 +178,8 @@ def tree_of(place: str) -> dict[str, Any]:
         raise UserError(f"{where}: {error.strerror}") from None
     for key in COCO_KEYS:
         if not isinstance(tree, dict) or not _objects(tree.get(key)):
-            has = ", ".join(sorted(tree)[:8]) if isinstance(tree, dict) else type(tree).__name__
+            keys = ", ".join(sorted(tree)[:8]) if isinstance(tree, dict) else type(tree).__name__
+            has = shown(keys[:200])
             raise UserError(
                 f"{where} is no COCO JSON: it needs images, annotations and categories, lists of "
                 f"objects, and has {has or 'nothing'}"
@@ -239,14 +241,25 @@ def images_in(file: AnnotationFile) -> Iterable[dict[str, Any]]:
         if not isinstance(number, int | str) or not isinstance(name, str):
             raise UserError(f"{file.where}: an image needs an id and a file_name")
         if number in seen:
-            raise UserError(f"{file.where}: two images have the id {number}")
+            raise UserError(f"{file.where}: two images have the id {shown(str(number)[:200])}")
         seen.add(number)
         name = name.removeprefix("./")
         size = image.get("height"), image.get("width")
-        if size != (None, None) and not all(type(s) is int and 0 < s < 1 << 16 for s in size):
+        if size != (None, None) and not _is_size(*size):
             what = f"the image {shown(name[:200])} has the size {size[1]} x {size[0]}"
-            raise UserError(f"{file.where}: {what}; give whole numbers of pixels, or neither")
+            most = f"at most {header.MAX_PIXELS // 10**6} million in all"
+            raise UserError(f"{file.where}: {what}; give whole numbers of pixels, {most}, or none")
         yield {**image, "file_name": foreign.checked(name, file.where)}
+
+
+def _is_size(height: Any, width: Any) -> bool:
+    if type(height) is not int or type(width) is not int:
+        return False
+    try:
+        header.check_size(height, width)
+    except ValueError:
+        return False
+    return True
 
 
 def images_of(file: AnnotationFile, given: str) -> str:
@@ -311,11 +324,11 @@ def _records(
     notes = []
     for file, kept, classes in zip(files, images, categories.of_file, strict=True):
         of_image: dict[Any, list[dict[str, Any]]] = {image["id"]: [] for image in kept}
-        strange, unknown = 0, Counter[Any]()
+        strange, unknown = 0, Counter[str]()
         for each in file.tree["annotations"]:
-            if each.get("category_id") not in classes:
-                unknown[each.get("category_id")] += 1
-            elif each.get("image_id") in of_image:
+            if panoptic.id_of(each.get("category_id")) not in classes:
+                unknown[shown(str(each.get("category_id"))[:200])] += 1
+            elif panoptic.id_of(each.get("image_id")) in of_image:
                 of_image[each["image_id"]].append(each)
             else:
                 strange += 1
@@ -324,10 +337,7 @@ def _records(
             count = f"{unknown.total():,} of {total:,} annotations"
             what = f"have a category_id that categories do not list ({next(iter(unknown))})"
             raise UserError(f"{file.where}: {count} {what}; add it to categories")
-        if strange:
-            name = shown(shards.base_name(file.place))
-            are = f"{strange:,} annotations are" if strange > 1 else "1 annotation is"
-            notes.append(f"{name}: {are} of no image that is used")
+        notes += panoptic.of_no_image(file.place, strange)
         for image in kept:
             records.append(_record(image, of_image[image["id"]], classes, file.where))
     return records, notes
@@ -347,12 +357,12 @@ def _record(
         if box is None:
             boxes.append(bounds(given, size))
         else:
-            numbers = isinstance(box, list) and len(box) == 4
-            if not numbers or not all(isinstance(x, int | float) for x in box):
+            try:
+                left, top, width, height = (float(x + 0) for x in box)  # + refuses texts
+            except (TypeError, ValueError, OverflowError):
                 raise UserError(
                     f"{where}: a bbox of {shown(image['file_name'])} is not [x, y, width, height]"
-                )
-            left, top, width, height = map(float, box)
+                ) from None
             boxes.append([left, top, left + width, top + height])
         masks.append(given if isinstance(given, list | dict) else None)
     crowd = [bool(each.get("iscrowd")) for each in annotations]

@@ -39,6 +39,8 @@ USUAL = {
     "depth": ("depth", "depth_map"),
 }
 KINDS = {"mask": TargetKind.PIXELS, "objects": TargetKind.SEGMENTS, "depth": TargetKind.DEPTH}
+# Other options that each goes with.
+_BESIDE = {"mask": ids.OPTIONS, "depth": ("scale",)}
 _BOXES, _CATEGORIES = ("bbox", "boxes", "bboxes"), ("category", "categories", "label", "labels")
 _MOST = 10  # of 10 boxes as (x, y, width, height), one may lie outside
 
@@ -123,11 +125,7 @@ class ImageColumn:
             classes = self._ids.classes_of(read_mask(data, self._column))
             height, width = classes.shape
             return PixelTarget(size=(height, width), label_map=classes)
-        stored = depth.read_depth(data, self._column)
-        height, width = stored.shape
-        whole = stored.dtype.kind != "f"
-        factor = self._scale or (depth.MILLIMETRES if whole else 1.0)
-        return PixelTarget(size=(height, width), depth=depth.known(stored, factor))
+        return depth.target_of(depth.read_depth(data, self._column), self._scale)
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`: the files' names and sizes tell the rest."""
@@ -150,6 +148,26 @@ def without_label(name: str, target: str) -> str:
     return f"{name}{'&' if chosen else '?'}label={NO_LABEL}"
 
 
+def option_of(chosen: Mapping[str, str], target: str, where: str) -> str:
+    """Return which of `KINDS` a name chooses, or a `TargetKind` means; "" for neither.
+
+    Raises UserError: two are chosen, or one of another kind; an option that would do nothing.
+    """
+    given = [option for option in KINDS if option in chosen]
+    if len(given) > 1:
+        raise UserError(f"{where}: ?{given[0]}= and ?{given[1]}= are two targets; choose one")
+    option = next((key for key, kind in KINDS.items() if kind == target), "")
+    if given and target and given[0] != option:
+        raise annotated.unfit(TargetKind(target), (KINDS[given[0]],), where)
+    option = given[0] if given else option
+    extra = chosen.keys() & {*ids.OPTIONS, "scale", "images", "masks"}
+    if extra := sorted(extra - {*_BESIDE.get(option, ())}):
+        if not option:
+            raise UserError(f"{where} has no ?{extra[0]}= without ?mask=, ?objects= or ?depth=")
+        raise UserError(f"{where}: ?{extra[0]}= does nothing for ?{option}=; leave it out")
+    return option
+
+
 def with_targets(source: Source, name: str, target: str) -> Source:
     """Return a source with the targets that its name chooses, or that are of the wanted kind.
 
@@ -158,19 +176,9 @@ def with_targets(source: Source, name: str, target: str) -> Source:
     Raises UserError: it has no such column, targets that no row has, an id of no class.
     """
     chosen = options(name)[1]
-    given = [option for option in KINDS if option in chosen]
-    extra = sorted(chosen.keys() & {*ids.OPTIONS, "scale", "images", "masks"})
-    if not given and not target:
-        if extra:
-            raise UserError(
-                f"{source.name} has no ?{extra[0]}= without ?mask=, ?objects= or ?depth="
-            )
+    option = option_of(chosen, target, source.name)
+    if not option:
         return source
-    if len(given) > 1:
-        raise UserError(f"{source.name}: ?{given[0]}= and ?{given[1]}= are two targets; choose one")
-    option = given[0] if given else next(key for key, kind in KINDS.items() if kind == target)
-    if target and KINDS[option] != target:
-        raise annotated.unfit(TargetKind(target), (KINDS[option],), source.name)
     if not isinstance(source, ParquetSource):
         raise UserError(f"{source.name} is no Parquet file, whose columns have targets")
     column = _column(source, option, chosen.get(option, ""))
@@ -231,11 +239,20 @@ def _opened(
         for row, (shape, told) in facts.items():
             if shape and (why := _unfit(Shape(*shape), told, option)):
                 bad[row] = why
-        there = {i for row, (_, told) in facts.items() if row not in bad for i in told[1:]}
         kind = KINDS[option]
         if option == "depth":
-            annotations = ImageColumn(source, column, kind, scale=depth.scale_of(chosen))
+            scale = depth.scale_of(chosen)
+            maps = {
+                row: depth.DepthFacts(*told[1:])
+                for row, (_, told) in facts.items()
+                if row not in bad
+            }
+            found = depth.judged(maps, scale, source.name, source.example_id)
+            bad |= found.bad
+            notes += found.notes
+            annotations = ImageColumn(source, column, kind, scale=scale)
         else:
+            there = {i for row, (_, told) in facts.items() if row not in bad for i in told[1:]}
             names = _names(source, column) or shards.class_names_beside(source.files)
             meaning, names = ids_of(chosen, names, {int(i) for i in there}, source.name)
             if strange := meaning.unknown({int(i) for i in there}):
@@ -305,7 +322,10 @@ def _shape(value: Any) -> list[int]:
 
 
 def _facts(value: Any, option: str) -> list[Any]:
-    """Return [size, id, ...] of a mask, [size] of a depth map, or what objects there are."""
+    """Return [size, id, ...] of a mask, [size, bits, least, most] of a depth map, or the objects.
+
+    [why] stands for a mask or map that cannot be read, [] for none.
+    """
     if option == "objects":
         return _boxes(value)
     try:
@@ -316,8 +336,9 @@ def _facts(value: Any, option: str) -> list[Any]:
         found = read_mask(data, "") if option == "mask" else depth.read_depth(data, "")
     except (ValueError, OSError, SyntaxError) as error:
         return [str(error)]
-    values = np.flatnonzero(np.bincount(found.ravel())).tolist() if option == "mask" else []
-    return [list(found.shape), *values]
+    if option == "depth":
+        return [list(found.shape), *depth.facts_of(found)]
+    return [list(found.shape), *np.flatnonzero(np.bincount(found.ravel())).tolist()]
 
 
 def _boxes(value: Any) -> list[Any]:

@@ -7,19 +7,20 @@ of them is: KITTI's are `?scale=0.00390625`, TUM's `?scale=0.0002`. Floats are t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Shaped
 
 from vit_jax.data.account import Said
 from vit_jax.data.images import header
+from vit_jax.data.images.bands import numpy_array
 from vit_jax.data.sources import layouts, look
 from vit_jax.data.sources.dense import annotated, pairs
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
 from vit_jax.data.sources.dense.facts import measured
-from vit_jax.data.sources.dense.ids import array_of
 from vit_jax.data.sources.dense.pairs import PathTable
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.partition import SplitDraw, draw_of
@@ -30,6 +31,20 @@ MILLIMETRES = 0.001
 OTHER_SIZE = "with a depth map of another size"
 UNREADABLE = "with a depth map that cannot be read"
 UNKNOWN = "without a pixel whose depth is known"
+
+
+class DepthFacts(NamedTuple):
+    """What a map holds.
+
+    Attributes:
+        bits: of whole numbers 8 or 16, else float.
+        least: the least number that is a known depth, 0 where there is none.
+        most: likewise.
+    """
+
+    bits: str
+    least: float
+    most: float
 
 
 class DepthFiles:
@@ -49,64 +64,86 @@ class DepthFiles:
         """
         del kind
         near = [row for row in rows if row in shapes]
-        bad, bits, low, high = {}, set(), math.inf, -math.inf
+        bad, facts = {}, {}
         texts = measured([self._files.name(row) for row in near], self._name, depth_facts)
-        coarse = 0
         for row, text in zip(near, texts, strict=True):
             if text.startswith("!"):
                 bad[row] = UNREADABLE
                 continue
-            size, stored, least, most = text.split()
+            size, bits, least, most = text.split()
             if size not in {"{}x{}".format(*s) for s in (shapes[row].size, shapes[row].stored)}:
                 bad[row] = OTHER_SIZE
-            elif float(most) <= 0:
-                bad[row] = UNKNOWN
             else:
-                coarse += stored == "8"
-                bits.add(stored)
-                factor = self._factor(stored != "float")
-                low, high = min(low, float(least) * factor), max(high, float(most) * factor)
-        if coarse and self._scale is None:
-            first = next(row for row, text in zip(near, texts, strict=True) if " 8 " in text)
-            what = f"{coarse:,} depth maps have 8 bits (first: {shown(self._files.name(first))})"
-            raise UserError(f"{what}; end the dataset's name by ?scale=X, what one of them is")
-        if "float" in bits and len(bits) > 1 and self._scale is not None:
-            raise UserError(
-                f"{self._name} has floats and whole numbers, and ?scale= is of one kind; "
-                "write them in one format"
-            )
-        notes = []
-        if bits - {"float"} and self._scale is None:
-            notes.append(Said("depth of 16 bits is taken as millimetres; ?scale= says otherwise"))
-        if high > 0:
-            notes.append(Said(f"depth is from {low:.4g} to {high:.4g}"))
-        return Checked(bad, notes)
+                facts[row] = DepthFacts(bits, float(least), float(most))
+        found = judged(facts, self._scale, self._name, lambda row: shown(self._files.name(row)))
+        return Checked({**bad, **found.bad}, found.notes)
 
     def target(self, row: int, kind: TargetKind, shape: Shape) -> PixelTarget:
         """See `Annotations`."""
         del kind, shape
         name = self._files.name(row)
         try:
-            found = read_depth(self._files.read(row), name)
+            return target_of(read_depth(self._files.read(row), name), self._scale)
         except (ValueError, OSError, SyntaxError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ValueError(f"{shown(name)}: {why}") from error
-        height, width = found.shape
-        factor = self._factor(found.dtype.kind != "f")
-        return PixelTarget(size=(height, width), depth=known(found, factor))
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`."""
         return self._files.digest(row) + f" {self._scale}".encode()
 
-    def _factor(self, is_whole: bool) -> float:
-        return self._scale if self._scale is not None else MILLIMETRES if is_whole else 1.0
+
+def judged(
+    facts: Mapping[int, DepthFacts], scale: float | None, where: str, name: Callable[[int], str]
+) -> Checked:
+    """Judge maps by what they hold.
+
+    Args:
+        facts: of each map of its image's size.
+        scale: what a stored number is; None is the usual.
+        where: the dataset in messages.
+        name: returns what a map is called in messages.
+
+    Raises UserError: maps of 8 bits without a scale; floats and whole numbers with one.
+    """
+    bad = {row: UNKNOWN for row, each in facts.items() if each.most <= 0}
+    used = {row: each for row, each in facts.items() if row not in bad}
+    bits = {each.bits for each in used.values()}
+    if "8" in bits and scale is None:
+        coarse = [row for row, each in used.items() if each.bits == "8"]
+        what = f"{len(coarse):,} depth maps have 8 bits (first: {name(coarse[0])})"
+        raise UserError(f"{what}; end the dataset's name by ?scale=X, what one of them is")
+    if "float" in bits and len(bits) > 1 and scale is not None:
+        raise UserError(
+            f"{where} has floats and whole numbers, and ?scale= is of one kind; "
+            "write them in one format"
+        )
+    notes = []
+    if bits - {"float"} and scale is None:
+        notes.append(Said("depth of 16 bits is taken as millimetres; ?scale= says otherwise"))
+    if used:
+        factors = {row: _factor(each.bits == "float", scale) for row, each in used.items()}
+        low = min(each.least * factors[row] for row, each in used.items())
+        high = max(each.most * factors[row] for row, each in used.items())
+        notes.append(Said(f"depth is from {low:.4g} to {high:.4g}"))
+    return Checked(bad, notes)
 
 
-def known(stored: Shaped[np.ndarray, "h w"], factor: float) -> Float32[np.ndarray, "h w"]:
-    """Return depth where it is known, else 0."""
-    found = stored.astype(np.float32) * np.float32(factor)
-    return np.where(np.isfinite(found) & (found > 0), found, np.float32(0))
+def target_of(stored: Shaped[np.ndarray, "h w"], scale: float | None) -> PixelTarget:
+    """Return a stored map as a target, 0 where depth is not known; `scale` is as of `judged`.
+
+    Raises ValueError: 8 bits without a scale.
+    """
+    if stored.dtype == np.uint8 and scale is None:
+        raise ValueError("has 8 bits, and no ?scale= says what one of them is")
+    found = stored.astype(np.float32) * np.float32(_factor(stored.dtype.kind == "f", scale))
+    depth = np.where(np.isfinite(found) & (found > 0), found, np.float32(0))
+    height, width = depth.shape
+    return PixelTarget(size=(height, width), depth=depth)
+
+
+def _factor(is_float: bool, scale: float | None) -> float:
+    return scale if scale is not None else 1.0 if is_float else MILLIMETRES
 
 
 def read_depth(data: bytes, name: str) -> Shaped[np.ndarray, "h w"]:
@@ -115,9 +152,9 @@ def read_depth(data: bytes, name: str) -> Shaped[np.ndarray, "h w"]:
     Raises ValueError: it cannot be read, or is no array (h, w) of numbers.
     """
     if name.lower().endswith(".npy"):
-        found = array_of(data)
+        found = numpy_array(data)
         found = found[..., 0] if found.ndim == 3 and found.shape[-1] == 1 else found
-        if found.ndim != 2 or found.dtype.kind not in "iuf":
+        if found.ndim != 2:
             raise ValueError(f"holds {found.dtype} of {found.ndim} axes, and no depth (h, w)")
         return found
     with header.open_image(data) as image:
@@ -127,16 +164,21 @@ def read_depth(data: bytes, name: str) -> Shaped[np.ndarray, "h w"]:
         return np.asarray(image)
 
 
+def facts_of(stored: Shaped[np.ndarray, "h w"]) -> DepthFacts:
+    """Return what a map holds."""
+    there = stored[np.isfinite(stored) & (stored > 0)]
+    least, most = (float(there.min()), float(there.max())) if there.size else (0.0, 0.0)
+    bits = "float" if stored.dtype.kind == "f" else "8" if stored.dtype == np.uint8 else "16"
+    return DepthFacts(bits, least, most)
+
+
 def depth_facts(place: str) -> str:
-    """Return "HxW bits least most" of a map; bits are 8, 16 or float; 0 0 where none is known."""
+    """Return "HxW bits least most" of a map, as `facts_of` has them."""
     try:
         found = read_depth(header.read_file(place), place)
     except SyntaxError as error:  # Pillow's, of a broken PNG
         raise ValueError(str(error)) from error
-    there = found[np.isfinite(found) & (found > 0)]
-    least, most = (float(there.min()), float(there.max())) if there.size else (0.0, 0.0)
-    bits = "float" if found.dtype.kind == "f" else "8" if found.dtype == np.uint8 else "16"
-    return "{}x{} {} {!r} {!r}".format(*found.shape, bits, least, most)
+    return "{}x{} {} {!r} {!r}".format(*found.shape, *facts_of(found))
 
 
 def open_depth(name: str, split: str, target: TargetKind = TargetKind.NONE) -> AnnotatedSource:

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vit_jax.data.names import class_names
-from vit_jax.data.sources.dense import annotated, depth
-from vit_jax.data.sources.dense.columns import KINDS, USUAL
+from vit_jax.data.sources.dense import depth
+from vit_jax.data.sources.dense.columns import KINDS, USUAL, option_of
 from vit_jax.data.sources.dense.ids import Ids, ids_of, read_mask
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape, fitted, shape_of
@@ -71,9 +71,7 @@ class RecordTargets:
             height, width = classes_of.shape
             return PixelTarget(size=(height, width), label_map=classes_of)
         found = depth.read_depth(bytes(value), name) if stored is None else stored
-        usual = depth.MILLIMETRES if found.dtype.kind != "f" else 1.0
-        height, width = found.shape
-        return PixelTarget(size=(height, width), depth=depth.known(found, self.scale or usual))
+        return depth.target_of(found, self.scale)
 
 
 def find(info: Any, chosen: Mapping[str, str], target: str, where: str) -> RecordTargets | None:
@@ -87,16 +85,9 @@ def find(info: Any, chosen: Mapping[str, str], target: str, where: str) -> Recor
 
     Raises UserError: there is none such, or a mask whose classes nobody names.
     """
-    given = [option for option in KINDS if option in chosen]
-    if not given and not target:
-        if extra := sorted(chosen.keys()):
-            raise UserError(f"{where} has no ?{extra[0]}= without ?mask=, ?objects= or ?depth=")
+    option = option_of(chosen, target, where)
+    if not option:
         return None
-    if len(given) > 1:
-        raise UserError(f"{where}: ?{given[0]}= and ?{given[1]}= are two targets; choose one")
-    option = given[0] if given else next(key for key, kind in KINDS.items() if kind == target)
-    if target and KINDS[option] != target:
-        raise annotated.unfit(TargetKind(target), (KINDS[option],), where)
     fit = [key for key, feature in info.features.items() if _fits(feature, option)]
     key = chosen.get(option, "") or next((name for name in USUAL[option] if name in fit), "")
     if not key or key not in fit:

@@ -6,7 +6,6 @@ commas); `?zero=ignore` takes 0 for no class, so that class k has the id k + 1; 
 the ids of the classes, in their order.
 """
 
-import io
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 from jaxtyping import Int16, UInt8, UInt16
 
 from vit_jax.data.images import header
+from vit_jax.data.images.bands import numpy_array
 from vit_jax.data.targets import IGNORED
 from vit_jax.errors import UserError, shown
 
@@ -102,7 +102,8 @@ def ids_of(
     if both := {*listed} & {*ignored}:
         raise UserError(f"{where}: the id {min(both)} is listed and ignored; choose one")
     if not names and not listed and not there:
-        raise UserError(f"{where} has no classes.txt, and nobody looked at its masks; write one")
+        what = f"{where} names no classes, and nobody looked at its masks"
+        raise UserError(f"{what}; name them in a file, or list their ids by ?ids=0,1")
     counted = max((value for value in there if value not in ignored), default=0) + 1 - first
     number = len(listed) or len(names) or max(counted, 1)
     given = tuple(names) or tuple(str(value) for value in listed or range(first, first + number))
@@ -115,7 +116,7 @@ def read_mask(data: bytes, name: str) -> UInt8[np.ndarray, "h w"] | UInt16[np.nd
     Raises ValueError: it cannot be read, or holds colours.
     """
     if name.lower().endswith(".npy"):
-        found = array_of(data)
+        found = numpy_array(data, "iubf")
         if found.ndim != 2 or found.dtype.kind not in "iub":
             raise ValueError(f"holds {found.dtype} of {found.ndim} axes, and no ids (h, w)")
         if found.size and (found.min() < 0 or found.max() >= _MOST):
@@ -130,14 +131,6 @@ def read_mask(data: bytes, name: str) -> UInt8[np.ndarray, "h w"] | UInt16[np.nd
             if found.min() >= 0 and found.max() < _MOST:
                 return found.astype(np.uint16)
         raise ValueError("holds colours, and no class ids of one channel or a palette")
-
-
-def array_of(data: bytes) -> np.ndarray:
-    """Return the array in a .npy file; raises ValueError: it is none, or holds objects."""
-    try:
-        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError) as error:
-        raise ValueError(f"no array of numpy ({error})") from None
 
 
 def _numbers(chosen: Mapping[str, str], key: str) -> tuple[int, ...]:

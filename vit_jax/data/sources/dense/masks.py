@@ -7,6 +7,7 @@ A mask is one channel, or a palette, whose numbers are class ids; classes.txt na
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -15,14 +16,18 @@ from vit_jax.data.account import Said
 from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.images import header as image_header
 from vit_jax.data.images.decode import decode, turned
-from vit_jax.data.names import read_class_names
 from vit_jax.data.sources import layouts, look
 from vit_jax.data.sources.base import Source
 from vit_jax.data.sources.dense import annotated, ids, pairs
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, Checked, FoundImages
+from vit_jax.data.sources.dense.annotated import (
+    CLASSES,
+    AnnotatedSource,
+    Checked,
+    FoundImages,
+)
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import Ids, ids_of, read_mask
-from vit_jax.data.sources.dense.pairs import CLASSES, PathTable
+from vit_jax.data.sources.dense.pairs import PathTable
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import IGNORED as NOT_COUNTED
@@ -43,30 +48,35 @@ class MaskFiles:
     def __init__(self, files: PathTable, names: Sequence[str], chosen: Mapping[str, str]) -> None:
         self._files, self._chosen, self.classes = files, chosen, tuple(names)
         self._ids = Ids(len(names), ())
-        self.name = "masks"
+        self._sizes: list[str] = []  # "48x32" or "!" and why it cannot be read; only for `check`
 
-    def measure(self, rows: Sequence[int], name: str) -> dict[int, tuple[str, set[int]]]:
-        """Return, of each mask, why it cannot be read or its size "48x32", and its ids."""
-        places = [self._files.name(row) for row in rows]
-        found = {}
-        for row, text in zip(rows, measured(places, name, mask_facts), strict=True):
-            size, _, values = text.partition(" ")
-            bad = text.startswith("!")
-            found[row] = (text, set()) if bad else (size, set(map(int, values.split())))
-        return found
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sizes": []}
 
-    def decide(self, facts: Mapping[int, tuple[str, set[int]]], where: str) -> list[str]:
-        """Decide which class each id is; returns what is to be said.
+    def look(self, root: annotated.Root, where: str) -> list[str]:
+        """Look at all masks of a folder, and decide which class each id is.
+
+        Those in a bucket are not looked at. Returns what is to be said.
 
         Raises UserError: an id of no class.
         """
-        there = set().union(*(values for _, values in facts.values())) if facts else set()
+        facts: dict[int, set[int]] = {}  # the ids in each mask that can be read
+        if isinstance(root, Path):
+            places = [self._files.name(row) for row in range(len(self._files))]
+            told = measured(places, f"the masks of {root.absolute()}", mask_facts)
+            for row, text in enumerate(told):
+                size, _, values = text.partition(" ")
+                bad = text.startswith("!")
+                self._sizes.append(text if bad else size)
+                if not bad:
+                    facts[row] = set(map(int, values.split()))
+        there = set().union(*facts.values())
         self._ids, names = ids_of(self._chosen, self.classes, there, where)
         if there == {0, 255} and 255 in self._ids.ignored and "ids" not in self._chosen:
             what = f"{where}: its masks hold the ids 0 and 255 alone, and 255 is no class"
             raise UserError(f"{what}; if it is one, end the name by ?ids=0,255")
         if unknown := self._ids.unknown(there):
-            bad = [row for row, (_, values) in facts.items() if values & {*unknown}]
+            bad = [row for row, values in facts.items() if values & {*unknown}]
             first = shown(self._files.name(bad[0]))
             have = f"{len(bad):,} of {len(facts):,} masks have pixels of class {max(unknown)}"
             text = f"{where}: {have} (first: {first})"
@@ -78,12 +88,16 @@ class MaskFiles:
         self.classes = names
         return notes
 
+    def class_of(self, value: int) -> int:
+        """Return the class of an id, below 0 for an id of none."""
+        return int(self._ids.table()[value])
+
     def check(self, rows: Sequence[int], shapes: Mapping[int, Shape], kind: TargetKind) -> Checked:
-        """See `Annotations`; the ids were looked at in `decide`."""
+        """See `Annotations`; the masks were looked at in `look`."""
         del kind
-        known = [row for row in rows if row in shapes]
         bad = {}
-        for row, (size, _) in self.measure(known, self.name).items():
+        for row in filter(shapes.__contains__, rows):
+            size = self._sizes[row]
             fit = {"{}x{}".format(*s) for s in (shapes[row].size, shapes[row].stored)}
             if size.startswith("!"):
                 bad[row] = COLOURS if "colours" in size else UNREADABLE
@@ -140,22 +154,12 @@ def _find(
     listed = pairs.find(
         root, where, (chosen.get("images", "images"), others), layouts.MASK_SUFFIXES, "mask"
     )
-    text = annotated.text_of(root, CLASSES)
-    try:
-        names = read_class_names(text) if text else ()
-    except ValueError as error:
-        raise UserError(f"{where}/{CLASSES}: {error}") from None
-    masks = MaskFiles(PathTable(root, listed.targets), names, dict(chosen))
-    masks.name = f"the masks of {root.absolute() if isinstance(root, Path) else root}"
+    names = annotated.class_names_in(root, where)
+    masks = MaskFiles(PathTable(root, listed.targets), names, chosen)
     if not listed.items:
         why = "no image has a mask" if listed.left_out else "there are no images"
         raise UserError(f"{where}: {why}{annotated.why(listed.left_out)}")
-    notes = list(listed.notes)
-    if isinstance(root, Path):
-        facts = masks.measure(range(len(listed.items)), masks.name)
-        notes += masks.decide({row: each for row, each in facts.items() if each[1]}, where)
-    else:
-        notes += masks.decide({}, where)
+    notes = [*listed.notes, *masks.look(root, where)]
     return annotated.find(
         root,
         where,
@@ -176,8 +180,12 @@ def pixels_of(
 
     Both are as `reading` has the image, upright or as it is stored.
 
-    Raises DataError: a file that cannot be read, a mask of another size.
+    Raises DataError: a file that cannot be read, a mask of another size; UserError: more classes
+    than a mask of 8 bits has beside `IGNORED`.
     """
+    if source.num_classes > IGNORED:
+        what = f"{source.name} has {source.num_classes:,} classes"
+        raise UserError(f"{what}, and a probe tells at most {IGNORED} from each other")
     name = source.example_id(index)
     try:
         data = source.read(index)["image"]

@@ -10,13 +10,11 @@ import numpy as np
 
 from vit_jax.data.account import SYSTEM
 from vit_jax.data.images.header import read_file
-from vit_jax.data.sources.dense.annotated import Item, Root
+from vit_jax.data.sources.dense.annotated import CLASSES, Item, Root
 from vit_jax.data.sources.folders import OUTSIDE
 from vit_jax.data.sources.listing import list_all
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
-
-CLASSES = "classes.txt"
 
 
 class Pairs(NamedTuple):
@@ -114,6 +112,9 @@ class PathTable:
     def __init__(self, root: Root, paths: Sequence[str]) -> None:
         self._root = root if isinstance(root, Path) else str(root)
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
     def name(self, row: int) -> str:
         """Return a path or an address."""

@@ -17,10 +17,12 @@ from jaxtyping import Int32
 
 from vit_jax.data.images import header
 from vit_jax.data.images.decode import decode
+from vit_jax.data.images.target_ops import painted
+from vit_jax.data.sources import shards
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.raster import box_of
-from vit_jax.data.sources.dense.segments import EMPTY, label_map_of
+from vit_jax.data.sources.dense.segments import EMPTY
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
@@ -35,6 +37,18 @@ LACKING = "without a mask"
 def is_panoptic(tree: Mapping[str, Any]) -> bool:
     """Return whether a COCO JSON is a panoptic one."""
     return any("segments_info" in each for each in tree["annotations"][:1])
+
+
+def id_of(value: Any) -> int | str | None:
+    """Return an id of an image or a category, None for what can be none, such as a list."""
+    return value if isinstance(value, int | str) else None
+
+
+def of_no_image(place: str, count: int) -> list[str]:
+    """Return a note on so many annotations in a file that are of no image; of 0 none."""
+    are = f"{count:,} annotations are" if count > 1 else "1 annotation is"
+    name = shown(shards.base_name(place))
+    return [f"{name}: {are} of no image that is used"] if count else []
 
 
 class PanopticFiles:
@@ -106,8 +120,7 @@ class PanopticFiles:
             crowd=np.array([segments[i][2] for i in kept], bool),
         )
         if kind is TargetKind.PIXELS:
-            label_map = label_map_of(target, target.size)
-            return PixelTarget(size=target.size, label_map=label_map)
+            return PixelTarget(size=target.size, label_map=painted(target))
         return target
 
     def digest(self, row: int) -> bytes:
@@ -148,7 +161,8 @@ def read(
 
     Raises UserError: a name that leads out of its folder, a category that is not listed, no folder.
     """
-    rows = []
+    rows: list[tuple[str, list[tuple[int, int, bool]]]] = []
+    notes: list[str] = []
     for (place, where, tree), kept, class_of in zip(files, images, classes, strict=True):
         folder = _folder(place, where, given)
         of_image: dict[Any, tuple[str, list[tuple[int, int, bool]]]] = {}
@@ -162,16 +176,17 @@ def read(
             for s in segments:
                 if type(s.get("id")) is not int:
                     raise UserError(f"{where}: a segment of {shown(name)} has no id")
-                if s.get("category_id") not in class_of:
-                    unknown[s.get("category_id")] += 1
+                if id_of(s.get("category_id")) not in class_of:
+                    unknown[shown(str(s.get("category_id"))[:200])] += 1
                     continue
                 found.append((s["id"], class_of[s["category_id"]], bool(s.get("iscrowd"))))
-            of_image[each.get("image_id")] = f"{folder}/{name}", found
+            of_image[id_of(each.get("image_id"))] = f"{folder}/{name}", found
         if unknown:
             what = f"{unknown.total():,} segments have a category_id that categories do not list"
             raise UserError(f"{where}: {what} ({next(iter(unknown))}); add it to categories")
+        notes += of_no_image(place, len(of_image.keys() - {image["id"] for image in kept}))
         rows += [of_image.get(image["id"], ("", [])) for image in kept]
-    return PanopticFiles(rows), []
+    return PanopticFiles(rows), notes
 
 
 def _folder(place: str, where: str, given: str) -> str:

@@ -123,7 +123,7 @@ def corners_of(flat: Any) -> Float[np.ndarray, "k 2"]:
     """
     try:
         corners = np.asarray(flat, np.float64).reshape(-1, 2)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError("a polygon is no list of numbers, x and y in turn") from None
     if len(corners) < 3:
         raise ValueError(f"a polygon has {len(corners)} corners, which is none")

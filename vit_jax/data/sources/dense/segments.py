@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.data.account import Said
+from vit_jax.data.images import header
+from vit_jax.data.images.target_ops import painted
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.raster import box_of, corners_of, mask_of
 from vit_jax.data.sources.dense.shape import Shape
@@ -139,19 +141,18 @@ class SegmentRecords:
                 masks[at] = _mask(record, i, size)
             some = masks.any((1, 2))
             boxes, classes, crowd, masks = boxes[some], classes[some], crowd[some], masks[some]
-        if kind is TargetKind.PIXELS:
-            assert masks is not None
-            found = np.full(size, self._background, np.int16)
-            for at in np.argsort(-masks.sum((1, 2)), kind="stable"):  # small ones lie in front
-                found[masks[at]] = classes[at]
-            return PixelTarget(size=size, label_map=found)
-        return PixelTarget(
+        found = PixelTarget(
             size=size,
             boxes=boxes.astype(np.float32),
             masks=masks,
             classes=classes,
             crowd=crowd,
         )
+        if kind is not TargetKind.PIXELS:
+            return found
+        label_map = painted(found)
+        label_map[label_map == IGNORED] = self._background
+        return PixelTarget(size=size, label_map=label_map)
 
     def digest(self, row: int) -> bytes:
         """See `Annotations`."""
@@ -223,16 +224,6 @@ def _mask(record: Record, i: int, size: tuple[int, int]) -> np.ndarray:
     return mask_of(given, size)
 
 
-def label_map_of(segments: PixelTarget, size: tuple[int, int]) -> np.ndarray:
-    """Return the class of each pixel of segments that do not overlap, `IGNORED` elsewhere."""
-    found = np.full(size, IGNORED, np.int16)
-    assert segments.masks is not None
-    assert segments.classes is not None
-    for mask, k in zip(segments.masks, segments.classes, strict=True):
-        found[mask] = k
-    return found
-
-
 def bounds(segmentation: Any, size: Sequence[int]) -> list[float]:
     """Return (left, top, right, bottom) of a mask as COCO has it, zeros where there is none.
 
@@ -243,8 +234,9 @@ def bounds(segmentation: Any, size: Sequence[int]) -> list[float]:
             corners = np.concatenate([corners_of(flat) for flat in segmentation])
             return [*corners.min(0).tolist(), *corners.max(0).tolist()]
         if isinstance(segmentation, dict):
-            told = segmentation.get("size", list(size))
-            return list(box_of(mask_of(segmentation, (int(told[0]), int(told[1])))))
-    except (ValueError, TypeError, IndexError):
+            height, width = map(int, segmentation.get("size", size))
+            header.check_size(height, width)  # nobody has compared it with the image's
+            return list(box_of(mask_of(segmentation, (height, width))))
+    except (ValueError, TypeError, OverflowError):
         pass
     return [0.0, 0.0, 0.0, 0.0]

@@ -12,37 +12,33 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 
 from vit_jax.data.account import Said
-from vit_jax.data.images import header
-from vit_jax.data.names import KNOWN_SPLITS, alike, one_spelling, read_class_names
+from vit_jax.data.names import KNOWN_SPLITS, alike, one_spelling
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated, ids
 from vit_jax.data.sources.dense.annotated import (
+    CLASSES,
     AnnotatedSource,
     Annotations,
     Checked,
     FoundImages,
     Item,
 )
-from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import read_mask
 from vit_jax.data.sources.dense.masks import MaskFiles
-from vit_jax.data.sources.dense.pairs import CLASSES, PathTable
+from vit_jax.data.sources.dense.pairs import PathTable
 from vit_jax.data.sources.dense.raster import box_of
-from vit_jax.data.sources.dense.segments import Record, SegmentRecords
+from vit_jax.data.sources.dense.segments import BACKGROUND, Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape
 from vit_jax.data.sources.listing import Listing, list_all
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
-from vit_jax.process import waiting
-from vit_jax.storage import remote
 
 NAMES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -79,9 +75,12 @@ class VocObjects:
     things: tuple[bool, ...] = ()
 
     def __init__(self, objects: PathTable, classes: MaskFiles) -> None:
-        """Take the PNGs of objects, and those of classes, whose class 0 is no object's."""
+        """Take the PNGs of objects, and those of classes, whose id 0 is no object's."""
         self._objects, self._masks = objects, classes
-        self.classes = classes.classes[1:]
+        nothing = classes.class_of(0)
+        found = [k for k in range(len(classes.classes)) if k != nothing]
+        self._numbers = {k: number for number, k in enumerate(found)}
+        self.classes = tuple(classes.classes[k] for k in found)
 
     def check(self, rows: Sequence[int], shapes: Mapping[int, Shape], kind: TargetKind) -> Checked:
         """See `Annotations`; both PNGs were found to be of one size if each is its image's."""
@@ -100,14 +99,14 @@ class VocObjects:
         masks = np.array([found == number for number in numbers], bool)
         masks = masks.reshape(-1, *found.shape)
         known = [classes[mask & (classes >= 0)] for mask in masks]
-        kinds = [int(np.bincount(each, minlength=1).argmax()) for each in known]
-        kept = [i for i, k in enumerate(kinds) if k > 0]
+        kinds = [int(np.bincount(each).argmax()) if each.size else -1 for each in known]
+        kept = [i for i, k in enumerate(kinds) if k in self._numbers]
         height, width = found.shape
         return PixelTarget(
             size=(height, width),
             boxes=np.array([box_of(masks[i]) for i in kept], np.float32).reshape(-1, 4),
             masks=masks[kept],
-            classes=np.array([kinds[i] - 1 for i in kept], np.int32),
+            classes=np.array([self._numbers[kinds[i]] for i in kept], np.int32),
             crowd=np.zeros(len(kept), bool),
         )
 
@@ -128,7 +127,8 @@ def open_voc(name: str, split: str, target: TargetKind = TargetKind.NONE) -> Ann
     path, chosen = annotated.options_of(name, "voc", ("masks", *ids.OPTIONS))
     draw = draw_of(chosen)
     if chosen.get("masks", "none") != "none":
-        raise UserError(f"?masks={shown(chosen['masks'])}: of voc: it can be none alone, for boxes")
+        said = shown(chosen["masks"])
+        raise UserError(f"voc: has no ?masks={said}; ?masks=none takes the boxes of all images")
     root, where = annotated.open_root(path, "voc")
     given = look.kept(("voc", path), lambda: arrange(list_all(root), root))
     if not given.xml and not given.of_classes:
@@ -208,10 +208,8 @@ def _find(
     if of_pixels:
         paths = [given.of_classes[stem] for stem in stems]
         names, said = _names(root, where, given)
-        masks = MaskFiles(PathTable(root, paths), names, dict(chosen))
-        masks.name = f"the masks of {root.absolute() if isinstance(root, Path) else root}"
-        facts = masks.measure(range(len(stems)), masks.name) if isinstance(root, Path) else {}
-        notes += said + masks.decide({row: each for row, each in facts.items() if each[1]}, where)
+        masks = MaskFiles(PathTable(root, paths), names, chosen)
+        notes += [*said, *masks.look(root, where)]
         annotations = masks
         if kind is TargetKind.SEGMENTS:
             annotations = VocObjects(PathTable(root, [given.of_objects[s] for s in stems]), masks)
@@ -219,6 +217,8 @@ def _find(
                 Said(f"segments are those of {OF_OBJECTS}; ?masks=none takes the boxes of all")
             )
     else:
+        if extra := sorted(chosen.keys() & {*ids.OPTIONS}):
+            raise UserError(f"{where}: ?{extra[0]}= is of masks, and these are boxes; leave it out")
         bad, annotations, said = _boxes(root, where, given, stems)
         notes += said
         left_out += [("with XML that cannot be read", items[row].path) for row in bad]
@@ -230,36 +230,19 @@ def _find(
 
 def _names(root: annotated.Root, where: str, given: Voc) -> tuple[tuple[str, ...], list[str]]:
     """Return the classes of the PNGs, and notes."""
-    if text := annotated.text_of(root, CLASSES):
-        try:
-            return read_class_names(text), []
-        except ValueError as error:
-            raise UserError(f"{where}/{CLASSES}: {error}") from None
+    if names := annotated.class_names_in(root, where):
+        return names, []
     found = _objects(root, list(given.xml.values()))
     said = {each[0] for record in found if record for each in record["objects"]}
     if said <= {*NAMES}:
-        return ("background", *NAMES), [Said("classes are VOC's twenty and the background")]
+        return (BACKGROUND, *NAMES), [Said("classes are VOC's twenty and the background")]
     return (), []
 
 
 def _objects(root: annotated.Root, paths: Sequence[str]) -> list[dict[str, Any] | None]:
     """Return what each XML file says, None of one that cannot be read."""
-    places = look.places_of(root if isinstance(root, Path) else str(root), paths)
-    if isinstance(root, Path):
-        told = measured(places, f"the XML of {root.absolute()}", xml_facts)
-    else:
-        with waiting.said(f"reading the XML of {root}"):
-            told = annotated.each_of(places, _far_facts)
+    told = annotated.told_by(root, paths, "the XML", parsed)
     return [None if text.startswith("!") else json.loads(text) for text in told]
-
-
-def _far_facts(place: str) -> str:
-    try:
-        return parsed(remote.read(place))
-    except ValueError as error:
-        if isinstance(error, remote.RemoteError):
-            raise
-        return f"!{error}"
 
 
 def _boxes(
@@ -270,15 +253,15 @@ def _boxes(
     bad = {row for row, each in enumerate(found) if each is None}
     good = [each for each in found if each is not None]
     counts = Counter(one[0] for each in good for one in each["objects"])
-    text = annotated.text_of(root, CLASSES)
-    names = read_class_names(text) if text else NAMES if {*counts} <= {*NAMES} else sorted(counts)
-    names = [name for name in names if name != "background"]
+    if not counts:
+        raise UserError(f"{where}: no XML file has an object")
+    usual = NAMES if {*counts} <= {*NAMES} else sorted(counts)
+    names = annotated.class_names_in(root, where) or usual
+    names = [name for name in names if name != BACKGROUND]
     if unknown := sorted({*counts} - {*names}):
         count = sum(counts[name] for name in unknown)
         what = f"{count:,} of {counts.total():,} objects are of classes that {CLASSES} lacks"
         raise UserError(f"{where}: {what} ({unknown[0]!r}); name all of them there")
-    if not counts:
-        raise UserError(f"{where}: no XML file has an object")
     ids_of = {name: k for k, name in enumerate(names)}
     records = [
         Record(
@@ -298,11 +281,6 @@ def _boxes(
         notes.append(Said(f"{hard:,} objects are difficult: they neither teach nor count"))
     paths = [given.images[stem] for row, stem in enumerate(stems) if row not in bad]
     return bad, SegmentRecords(records, names, paths), notes
-
-
-def xml_facts(place: str) -> str:
-    """Return what a file says, as JSON; raises ValueError, OSError: it cannot be read."""
-    return parsed(header.read_file(place))
 
 
 def parsed(data: bytes) -> str:
@@ -326,8 +304,8 @@ def parsed(data: bytes) -> str:
         left, top, right, bottom = (_number(each, f"bndbox/{key}", None) for key in keys)
         hard = (each.findtext("difficult") or "0").strip() not in ("", "0")
         objects.append([name, left - 1, top - 1, right, bottom, hard])
-    whole = [int(side) for side in size]
-    return json.dumps({"size": whole if all(side > 0 for side in size) else [], "objects": objects})
+    whole = [int(side) for side in size] if all(0 < side < 1 << 16 for side in size) else []
+    return json.dumps({"size": whole, "objects": objects})
 
 
 def _number(tree: Any, path: str, default: float | None) -> float:

@@ -11,25 +11,20 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vit_jax.data.account import Said
-from vit_jax.data.images import header
-from vit_jax.data.names import KNOWN_SPLITS, alike, class_names, one_spelling, read_class_names
+from vit_jax.data.names import KNOWN_SPLITS, alike, class_names, one_spelling
 from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated
-from vit_jax.data.sources.dense.annotated import AnnotatedSource, FoundImages, Item
-from vit_jax.data.sources.dense.facts import measured
-from vit_jax.data.sources.dense.pairs import CLASSES
+from vit_jax.data.sources.dense.annotated import CLASSES, AnnotatedSource, FoundImages, Item
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.layouts import YOLO_FILES
 from vit_jax.data.sources.listing import list_all
 from vit_jax.data.sources.partition import SplitDraw, draw_of
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError, shown
-from vit_jax.process import waiting
-from vit_jax.storage import foreign, remote
+from vit_jax.storage import foreign
 
 _IMAGES, _LABELS = "images", "labels"
 
@@ -77,10 +72,10 @@ def _find(
             f"{where} has no images of YOLO's{annotated.why(left_out)}; expected {where}/images/"
             "<split>/x.jpg and labels/<split>/x.txt"
         )
-    if not any(path in texts for path in labels):
+    there = [path for path in labels if path in texts]
+    if not there:
         raise UserError(f"{where}: no image has a file of labels, such as {shown(labels[0])}")
-    rows = _rows(root, [path for path in labels if path in texts])
-    of_path = dict(zip((path for path in labels if path in texts), rows, strict=True))
+    of_path = dict(zip(there, _rows(root, there), strict=True))
     bad = [path for path, each in of_path.items() if isinstance(each, str)]
     if bad:
         what = f"{len(bad):,} of {len(of_path):,} files of labels cannot be read"
@@ -88,7 +83,7 @@ def _find(
     lines = {path: each for path, each in of_path.items() if not isinstance(each, str)}
     _check_classes(lines, names, where)
     records = [_record(lines.get(path, [])) for path in labels]
-    without = sum(path not in texts for path in labels)
+    without = len(labels) - len(there)
     notes: list[str] = [
         Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")
     ]
@@ -140,12 +135,7 @@ def _names(
         if not all(isinstance(x, str | int) and one_spelling(str(x)) for x in given):
             raise UserError(f"{where}/{said}: names must be a list of texts")
         names = class_names(map(str, given))
-    elif text := annotated.text_of(root, CLASSES):
-        try:
-            names = read_class_names(text)
-        except ValueError as error:
-            raise UserError(f"{where}/{CLASSES}: {error}") from None
-    else:
+    elif not (names := annotated.class_names_in(root, where)):
         raise UserError(f"{where} names no classes; write {YOLO_FILES[0]} with names, or {CLASSES}")
     if isinstance(facts.get("nc"), int) and facts["nc"] != len(names):
         raise UserError(f"{where}/{said}: nc is {facts['nc']}, and names has {len(names)}; mend it")
@@ -188,27 +178,8 @@ def _label_path(path: str) -> str:
 
 def _rows(root: annotated.Root, paths: Sequence[str]) -> list[list[list[float]] | str]:
     """Return the numbers in each file, or why it cannot be read."""
-    places = look.places_of(root if isinstance(root, Path) else str(root), paths)
-    if isinstance(root, Path):
-        told = measured(places, f"the labels of {root.absolute()}", label_facts)
-    else:
-        with waiting.said(f"reading the labels of {root}"):
-            told = annotated.each_of(places, _far_facts)
+    told = annotated.told_by(root, paths, "the labels", parsed)
     return [text[1:] if text.startswith("!") else json.loads(text) for text in told]
-
-
-def _far_facts(place: str) -> str:
-    try:
-        return parsed(remote.read(place))
-    except ValueError as error:
-        if isinstance(error, remote.RemoteError):
-            raise
-        return f"!{error}"
-
-
-def label_facts(place: str) -> str:
-    """Return the numbers in a file as JSON; raises ValueError, OSError: it cannot be read."""
-    return parsed(header.read_file(place))
 
 
 def parsed(data: bytes) -> str:

@@ -155,6 +155,19 @@ def test_files_of_splits_are_matched_by_names(tmp_path: Path) -> None:
         assert "matched by name" in account(source).said[0]
 
 
+def test_a_mask_of_no_image_s_size_is_not_drawn(tmp_path: Path) -> None:
+    tree = write(tmp_path)
+    del tree["annotations"][0]["bbox"]
+    bomb = {"size": [10**6, 10**6], "counts": [10**12]}
+    far = [[1, 2, 10**400, 4, 5, 6]]
+    tree["annotations"][0]["segmentation"] = bomb
+    tree["annotations"][1]["segmentation"] = far
+    (tmp_path / "all.json").write_text(json.dumps(tree))
+    notes = account(data.open_source(f"coco:{tmp_path}/all.json", split="whole")).notes
+    assert any("1 segment is empty, and left out" in note for note in notes)
+    assert any("1 segment is of a mask that cannot be drawn" in note for note in notes)
+
+
 def test_what_is_no_coco_is_refused(tmp_path: Path) -> None:
     def refused(**changes: Any) -> str:
         write(tmp_path, **changes)
@@ -174,12 +187,18 @@ def test_what_is_no_coco_is_refused(tmp_path: Path) -> None:
         ({"images": [{**image, "file_name": "/etc/passwd"}]}, "names a place of its own"),
         ({"images": [image, image]}, "two images have the id 1"),
         ({"images": [{**image, "height": -1, "width": 3}]}, "has the size 3 x -1"),
+        ({"images": [{**image, "height": 60000, "width": 60000}]}, "at most 89 million in all"),
         ({"images": [{**image, "file_name": "x.png"}]}, "say where they are, coco:FILE.json?"),
         ({"images": []}, "has no images with targets"),
     ):
         assert why in refused(**changes), why
-    bad = [{"image_id": 100, "category_id": 3, "bbox": [1, 2, 3]}]
-    assert "is not [x, y, width, height]" in refused(annotations=bad)
+    for box in ([1, 2, 3], [1, 2, 3, "4"], {"x": 1}, [1, 2, 3, 10**400]):
+        bad = [{"image_id": 100, "category_id": 3, "bbox": box}]
+        assert "is not [x, y, width, height]" in refused(annotations=bad)
+    bad = [{"image_id": [1], "category_id": ["\x1b[2J"], "bbox": [1, 2, 3, 4]}]
+    told = refused(annotations=bad)
+    assert "1 of 1 annotations have a category_id that categories do not list" in told
+    assert "\x1b" not in told
     (tmp_path / "all.json").write_text('{"images": [')
     with pytest.raises(UserError, match="is no JSON"):
         data.open_source(f"coco:{tmp_path}/all.json")

@@ -62,6 +62,8 @@ def test_masks_in_a_column(tmp_path: Path) -> None:
         data.open_source(f"{name}?mask=masks")
     with pytest.raises(UserError, match=re.escape("has no ?zero= without ?mask=")):
         data.open_source(f"{name}?zero=ignore")
+    with pytest.raises(UserError, match=re.escape("?scale= does nothing for ?mask=")):
+        data.open_source(f"{name}?mask=mask&scale=2")
 
 
 def test_rows_without_a_mask_that_fits_are_left_out(tmp_path: Path) -> None:
@@ -87,6 +89,18 @@ def test_depth_in_a_column(tmp_path: Path) -> None:
     np.testing.assert_allclose(data.target_of(source, 1).depth, 1.5)
     scaled = data.open_source(f"{name}?depth=depth_map&scale=0.01")
     np.testing.assert_allclose(data.target_of(scaled, 1).depth, 15)
+    assert "depth is from 1.5 to 1.5" in account(source).said
+
+
+def test_depth_in_a_column_is_judged_as_in_files(tmp_path: Path) -> None:
+    stored = [np.full((6, 8), 150 * i, np.uint8) for i in range(2)]
+    name = write(tmp_path / "train.parquet", depth=[png(each) for each in stored])
+    with pytest.raises(UserError, match=r"1 depth maps have 8 bits .*train.parquet row 1"):
+        data.open_source(name, target="depth")
+    source = data.open_source(f"{name}?depth=depth&scale=0.1")
+    assert len(source) == 1
+    assert "1 without a pixel whose depth is known" in account(source).notes[-1]
+    np.testing.assert_allclose(data.target_of(source, 0).depth, 15, rtol=1e-6)
 
 
 def test_objects_are_boxes_of_classes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests import layouts
 from tests.counted import account
 from vit_jax import data
+from vit_jax.errors import UserError
 from vit_jax.storage import remote
 
 BUCKET = "gs://b"
@@ -66,6 +67,16 @@ def test_targets_are_those_of_the_disk(place: Path, subtests: pytest.Subtests) -
                 assert one.size == two.size
                 for key in ("label_map", "depth", "boxes", "classes"):
                     np.testing.assert_array_equal(getattr(one, key), getattr(two, key))
+
+
+def test_what_cannot_be_read_in_a_bucket_is_counted(place: Path) -> None:
+    (place / "VOC/Annotations/00.xml").write_text("<annotation>")
+    source = data.open_source(f"voc:{BUCKET}/VOC", split="whole")
+    assert len(source) == 11
+    assert "1 with XML that cannot be read" in account(source).why_left_out()
+    (place / "insects/labels/train/00.txt").write_text("1 2 3")
+    with pytest.raises(UserError, match=r"labels/train/00.txt: line 1 has 3 numbers"):
+        data.open_source(f"yolo:{BUCKET}/insects")
 
 
 def test_coco_in_a_bucket(place: Path) -> None:

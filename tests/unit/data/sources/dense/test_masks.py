@@ -13,7 +13,10 @@ from PIL import Image
 from tests.counted import account
 from tests.refusals import refused_by
 from tests.shapes import NAMES, write_shapes
+from vit_jax.data.images import bands
 from vit_jax.data.sources.base import CachedSource, Sample, target_kind, target_of
+from vit_jax.data.sources.dense.depth import read_depth
+from vit_jax.data.sources.dense.ids import read_mask
 from vit_jax.data.sources.dense.masks import open_masks, pixels_of
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError
@@ -154,6 +157,18 @@ def test_splits_lie_above_or_are_drawn(root: Path) -> None:
         open_masks(str(flat), "whole", TargetKind.DEPTH)
 
 
+def test_an_array_claims_no_more_than_its_file_has() -> None:
+    ids = np.array([[0, 1], [2, 255]], np.uint8)
+    assert read_mask(bands.as_file(ids), "a.npy").tolist() == ids.tolist()
+    assert read_mask(bands.as_file(ids > 0), "a.npy").tolist() == [[0, 1], [1, 1]]
+    with pytest.raises(ValueError, match="holds float32 of 2 axes, and no ids"):
+        read_mask(bands.as_file(ids.astype(np.float32)), "a.npy")
+    many = bands.as_file(ids).replace(b"(2, 2), }        ", b"(999999, 999999), }")
+    for reads in (read_mask, read_depth):
+        with pytest.raises(ValueError, match="is cut off"):
+            reads(many, "a.npy")
+
+
 def test_deep_masks_keep_their_ids(tmp_path: Path) -> None:
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
@@ -168,3 +183,5 @@ def test_deep_masks_keep_their_ids(tmp_path: Path) -> None:
         value for i in range(3) for value in np.unique(target_of(source, i).label_map).tolist()
     }
     assert found == {-1, 300, 301, 302}
+    with pytest.raises(UserError, match="has 303 classes, and a probe tells at most 255"):
+        pixels_of(source, 0, 1)

@@ -58,6 +58,9 @@ def test_things_and_stuff(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, 9)
     pngs = tmp_path / "panoptic"
+    tree = json.loads((tmp_path / "panoptic.json").read_text())
+    tree["annotations"].append({**tree["annotations"][8], "image_id": 99})
+    (tmp_path / "panoptic.json").write_text(json.dumps(tree))
     (pngs / "0.png").unlink()
     Image.new("RGB", (5, 5)).save(pngs / "1.png")
     Image.new("RGB", (12, 10), (3, 0, 0)).save(pngs / "2.png")
@@ -72,7 +75,9 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
         "1 with a mask that cannot be read (3.png)",
     ):
         assert why in account(source).why_left_out()
-    assert "2 segments are empty, and left out (first: 4.png)" in account(source).notes
+    notes = account(source).notes
+    assert "2 segments are empty, and left out (first: 4.png)" in notes
+    assert "panoptic.json: 1 annotation is of no image that is used" in notes
 
 
 def test_names_and_categories_are_checked(tmp_path: Path) -> None:
@@ -81,6 +86,7 @@ def test_names_and_categories_are_checked(tmp_path: Path) -> None:
     for annotation, why in (
         ({**base, "file_name": "../0.png"}, "is not followed"),
         (unknown, "1 segments have a category_id that categories do not list"),
+        ({**base, "segments_info": [{"id": 1, "category_id": [5]}]}, "do not list ([5])"),
         ({**base, "segments_info": 3}, "has no segments_info"),
         ({**base, "segments_info": [{"category_id": 5}]}, "has no id"),
     ):

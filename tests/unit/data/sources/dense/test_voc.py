@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.counted import account
 from vit_jax import data
+from vit_jax.data.sources.dense import voc
 from vit_jax.errors import UserError
 
 OBJECT = """<object><name>{}</name><difficult>{}</difficult><bndbox><xmin>{}</xmin>
@@ -58,8 +59,10 @@ def test_boxes_count_pixels_from_one(tmp_path: Path) -> None:
     assert [source.class_names[k] for k in target.classes] == ["cat", "dog"]
     assert target.crowd.tolist() == [False, True]
     assert target.masks is None
-    with pytest.raises(UserError, match="of voc: it can be none alone"):
+    with pytest.raises(UserError, match=r"has no \?masks=some; \?masks=none takes the boxes"):
         data.open_source(f"voc:{root}?masks=some")
+    with pytest.raises(UserError, match="ignore= is of masks, and these are boxes"):
+        data.open_source(f"voc:{root}?ignore=3&masks=none")
 
 
 def test_pngs_give_pixels_and_objects(tmp_path: Path) -> None:
@@ -74,6 +77,13 @@ def test_pngs_give_pixels_and_objects(tmp_path: Path) -> None:
     assert [source.class_names[k] for k in target.classes] == ["cat", "dog"]
     assert target.boxes.tolist() == [[2, 1, 6, 5], [6, 6, 12, 9]]
     assert target.masks.sum((1, 2)).tolist() == [16, 18]
+    # Names without the background, of which no object is.
+    (root / "classes.txt").write_text("\n".join(voc.NAMES))
+    source = data.open_source(f"voc:{root}?zero=ignore", split="val")
+    assert source.class_names == voc.NAMES
+    found = data.target_of(source, 0)
+    np.testing.assert_array_equal(found.classes, target.classes)
+    np.testing.assert_array_equal(found.masks, target.masks)
 
 
 def test_xml_beside_images_and_own_names(tmp_path: Path) -> None:
@@ -95,6 +105,9 @@ def test_xml_beside_images_and_own_names(tmp_path: Path) -> None:
         data.open_source(f"voc:{root}/export", target="pixels")
     (root / "export/classes.txt").write_text("bee\nant\n")
     with pytest.raises(UserError, match=r"4 of 8 objects are of classes that classes.txt lacks"):
+        data.open_source(f"voc:{root}/export")
+    (root / "export/classes.txt").write_text("bee\n\nred bird\n")
+    with pytest.raises(UserError, match=r"classes.txt: the name of class 1 is ''; give a text"):
         data.open_source(f"voc:{root}/export")
     bomb = '<!DOCTYPE a [<!ENTITY x "y">]><annotation>&x;</annotation>'
     for path in (root / "export").rglob("*.xml"):
