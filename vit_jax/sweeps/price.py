@@ -20,7 +20,7 @@ from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.settings import durations
 from vit_jax.train import build as build_lib
-from vit_jax.train.estimate import image_work
+from vit_jax.train.estimate import image_work, repeated
 
 HERE = "here"
 
@@ -36,7 +36,7 @@ class Price(NamedTuple):
         weights: parameters of that pass.
         dtype: that the model computes in.
         pieces: of a batch.
-        repeated: passes of which one is computed again, 4 of 3.
+        repeated: FLOPs of a step over the model's own.
     """
 
     params: int
@@ -107,8 +107,8 @@ def price(cfg: Config) -> Price:
     params = trees.num_params(image.params)
     flops = float(image.flops) * count
     found = Price(params, flops, count, tokens, plan.total_steps, image.work, image.weights)
-    again = 4 / 3 if cfg.model.remat is models.Remat.FULL else 1.0
-    return found._replace(dtype=cfg.model.dtype.value, pieces=cfg.accum_steps, repeated=again)
+    settings = {"dtype": cfg.model.dtype.value, "pieces": cfg.accum_steps}
+    return found._replace(**settings, repeated=repeated(cfg))
 
 
 def examples(model: ModelConfig, flops: float, objective: ObjectiveConfig | None = None) -> str:
