@@ -355,6 +355,7 @@ def main() -> None:
     startup.configure()
     rows = used()
     results = calibrated(rows, [counted(row) for row in rows])
+    # A row a line, in place of the empty list at the end.
     text = json.dumps(results | {"rows": []}, indent=1)[:-4]
     lines = ",\n  ".join(json.dumps(row) for row in results["rows"])
     RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n")
