@@ -93,8 +93,8 @@ bench-gpu: $(VENV)/installed
 		$(RUN) -m benchmarks.inference --variant $$variant --batch 1 256 --dtype bfloat16 || exit 1; \
 	done
 
-# The first hour on a GPU or TPU: what it computes beside a CPU, how fast, and CIFAR-10; 45 minutes at most, and again where
-# it stopped.
+# The first hour on a GPU or TPU: what it computes beside a CPU, how fast, and CIFAR-10; 45 minutes at most. The same command
+# goes on where it stopped.
 first-gpu: $(VENV)/installed
 	$(RUN) -m benchmarks.first_gpu
 

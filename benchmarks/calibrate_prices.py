@@ -43,7 +43,8 @@ _OTHERS = {
     "RTX 3090": scale.Chip("NVIDIA GeForce RTX 3090", 24e9, 1, 1e9, 1e9, 936e9, True),
 }
 CHIPS = {**scale.CHIPS, **_OTHERS}
-# Of the work of a forward pass: forward, its two gradients, and what is computed again.
+# A step's work over that of a forward pass, by what is computed again: a gradient for each of the
+# matmul's two operands comes to the pass itself, then a half of the pass or all of it runs twice.
 _PASSES = {"none": 3.0, "some": 3.5, "full": 4.0}
 
 
@@ -196,10 +197,7 @@ def transfers(row: Measured, found: Counted) -> tuple[float, float]:
 def terms(row: Measured, found: Counted) -> Terms:
     """Return the parts of a row's step, which the constants weigh."""
     chip, asked = CHIPS[row.chip], effort(row, found)
-    one = functools.partial(scale.step_seconds, chip=chip)
-    floor = one(
-        asked._replace(work=asked.work._replace(flops=0, nbytes=0), parameters=0.0), share=1.0
-    )
+    floor = scale.floor_seconds(asked.work.calls, chip)
     rest = scale.UPDATE * asked.parameters / chip.hbm
     peak = scale.peak_flops(chip.kind, asked.dtype)
     assert peak is not None
@@ -357,6 +355,7 @@ def main() -> None:
     startup.configure()
     rows = used()
     results = calibrated(rows, [counted(row) for row in rows])
+    # A row a line, in place of the empty list at the end.
     text = json.dumps(results | {"rows": []}, indent=1)[:-4]
     lines = ",\n  ".join(json.dumps(row) for row in results["rows"])
     RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n")

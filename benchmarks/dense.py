@@ -15,15 +15,13 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import record, scenes
+from benchmarks import record, scenes, self_supervised
 
 ROOT = Path(__file__).parent.parent
 FILE = record.RESULTS / "scenes.json"
@@ -45,12 +43,9 @@ NOTHING = {"segmentation": "the photograph everywhere", "depth": "one depth ever
 def train(run: str, seed: int) -> Path:
     """Train a run, or leave it as it is where it has ended; return its folder."""
     place = Path(f"{scenes_place()}_{run}" + (f"-{seed}" if run in RUNS else ""))
-    if not (place / "done").exists():
-        command = [sys.executable, "main.py", f"--config=configs/scenes.py:{run}"]
-        command += [f"--config.seed={seed}", f"--workdir={place}"]
-        subprocess.run(command, check=True, cwd=ROOT)
-        (ROOT / place / "done").touch()
-    return ROOT / place
+    words = [f"--config=scenes:{run}", f"--config.seed={seed}", f"--workdir={place}"]
+    self_supervised.run(["train", *words])
+    return place
 
 
 def scenes_place() -> str:
@@ -62,8 +57,7 @@ def scenes_place() -> str:
 
 def measured(place: Path, names: Sequence[str]) -> dict[str, float]:
     """Return the last metrics of a run's val."""
-    for line in reversed((place / "metrics.jsonl").read_text().splitlines()):
-        row = json.loads(line)
+    for row in reversed(self_supervised.metrics(place)):
         if f"val/{names[0]}" in row:
             return {name: row[f"val/{name}"] for name in names}
     raise RuntimeError(f"{place} has no val/{names[0]}")
@@ -131,9 +125,8 @@ def tables(file: Path = FILE) -> dict[str, str]:
 def pictures(seed: int) -> None:
     """Copy the sheets of the first seed's reports into docs."""
     for run, name in (("eomt", "masks"), ("instances", "objects")):
-        sheet = ROOT / f"{scenes_place()}_{run}-{seed}" / "val" / "figures" / "masks.png"
-        found = sheet if sheet.exists() else next(sheet.parents[2].rglob("masks.png"))
-        shutil.copy(found, ROOT / "docs" / "images" / f"scenes_{name}.png")
+        sheet = Path(f"{scenes_place()}_{run}-{seed}", "val", "figures", "masks.png")
+        shutil.copy(sheet, ROOT / "docs" / "images" / f"scenes_{name}.png")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -143,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--out", type=Path, default=FILE)
     args = parser.parse_args(argv)
-    folder = ROOT / scenes_place()
+    folder = Path(scenes_place())
     if not folder.exists():
         scenes.write(folder)
     train("others", 0)

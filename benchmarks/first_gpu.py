@@ -19,16 +19,17 @@ as its share of the time reaches; it continues when the part is run again.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +69,17 @@ class Part(NamedTuple):
     run: Callable[[bool], dict[str, Any]]
 
 
+@contextlib.contextmanager
+def _runs(small: bool) -> Iterator[Path]:
+    """Yield where a part's runs lie: where the next call finds them, or, small, nowhere after."""
+    if not small:
+        RUNS.mkdir(parents=True, exist_ok=True)
+        yield RUNS
+        return
+    with tempfile.TemporaryDirectory() as place:
+        yield Path(place)
+
+
 def parity(small: bool) -> dict[str, Any]:
     """Compare every family on this device with the CPU; raises RuntimeError if any is off."""
     names = FAMILIES[:1] if small else FAMILIES
@@ -90,16 +102,18 @@ def _parity_of(name: str, small: bool) -> dict[str, float]:
 
     from vit_jax import models
 
-    cfg = models.variant(name, num_classes=10)
-    if small:
-        cfg = models.variant(name, num_classes=10, image_size=(32, 32), depth=2)
+    sizes = {"image_size": (32, 32), "depth": 2} if small else {}
+    cfg = models.variant(name, num_classes=10, **sizes)
     module = models.create(cfg)
+
+    def waved(x: Any) -> Any:
+        # A head of zeros would hide whatever lies before it.
+        return x + 0.02 * jnp.sin(jnp.arange(x.size)).reshape(x.shape)
+
     host, device = jax.devices("cpu")[0], jax.devices()[0]
     with jax.default_device(host), jax.default_matmul_precision("highest"):
         params, state = jax.jit(lambda key: models.init(module, cfg, key))(jax.random.key(0))
-        # A head of zeros would hide whatever lies before it.
-        waves = lambda x: x + 0.02 * jnp.sin(jnp.arange(x.size)).reshape(x.shape)  # noqa: E731
-        params = jax.tree.map(waves, params)
+        params = jax.tree.map(waved, params)
     rng = np.random.default_rng(0)
     image = rng.standard_normal((2, *models.input_shape(cfg))).astype(np.float32)
 
@@ -147,8 +161,11 @@ def _apart(ours: Any, theirs: Any) -> float:
 
 def resume(small: bool) -> dict[str, Any]:
     """Stop a run of the digits by SIGTERM, continue it, and compare the bits of its parameters."""
-    steps = 60 if small else 600
-    whole, cut = RUNS / "resume_whole", RUNS / "resume_cut"
+    with _runs(small) as runs:
+        return _resume(60 if small else 600, runs / "resume_whole", runs / "resume_cut")
+
+
+def _resume(steps: int, whole: Path, cut: Path) -> dict[str, Any]:
     flags = [f"--config.duration={steps} steps", "--config.optim.warmup=5%"]
     flags.append("--config.log.every=5 steps")
     # Without it a GPU's sums come in another order each time (docs/reliability.md).
@@ -173,10 +190,13 @@ def resume(small: bool) -> dict[str, Any]:
 
 
 def _last_step(workdir: Path) -> int:
-    file = workdir / "metrics.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    steps = [int(found[1]) for line in lines if (found := re.search(r'"step": ?(\d+)', line))]
-    return max(steps, default=0)
+    return max((row["step"] for row in _rows(workdir)), default=0)
+
+
+def _rows(workdir: Path) -> list[dict[str, Any]]:
+    from vit_jax.train.report.writers import read_jsonl
+
+    return read_jsonl(workdir / "metrics.jsonl")
 
 
 def _digest(workdir: Path) -> str:
@@ -192,33 +212,35 @@ def mfu(small: bool) -> dict[str, Any]:
     from benchmarks import train_step
 
     cases = [("vit_s16", 256), ("vit_b16", 256), ("vit_l16", 128)]
-    out = RUNS if small else record.RESULTS
     found: dict[str, Any] = {}
-    for variant, batch in [("vit_ti16", 2)] if small else cases:
-        args = ["--variant", variant, "--batch", str(batch), "--dtype", "bfloat16"]
-        brief = ["--rounds", "1", "--seconds", "0.1", "--peers"] if small else []
-        train_step.main([*args, "--out", str(out), *brief])
-        rows = json.loads(record.file_of(out, record.device()).read_text())["rows"]
-        work = f"{variant} train batch={batch} bfloat16"
-        found[variant] = [row for row in rows if row["work"] == work]
+    with _runs(small) as runs:
+        out = runs if small else record.RESULTS
+        for variant, batch in [("vit_ti16", 2)] if small else cases:
+            args = ["--variant", variant, "--batch", str(batch), "--dtype", "bfloat16"]
+            brief = ["--rounds", "1", "--seconds", "0.1", "--peers"] if small else []
+            train_step.main([*args, "--out", str(out), *brief])
+            rows = json.loads(record.file_of(out, record.device()).read_text())["rows"]
+            work = f"{variant} train batch={batch} bfloat16"
+            found[variant] = [row for row in rows if row["work"] == work]
     return found
 
 
 def attention(small: bool) -> dict[str, Any]:
-    """Time each kernel that the device has; raises RuntimeError if `auto` is not the fastest."""
+    """Time each kernel that the device has, and say of which shapes `auto` is not the fastest."""
     import jax
     import jax.numpy as jnp
 
-    from vit_jax.models.layers.attention import AttentionImpl, _has, attend
+    from vit_jax.models.layers.attention import AttentionImpl, attend, has_kernel
 
-    kernels = [impl for impl in AttentionImpl if impl is not AttentionImpl.AUTO and _has(impl)]
+    # AUTO is there on any hardware.
+    impls = [impl for impl in AttentionImpl if has_kernel(impl)]
     shapes = [(2, 2, 17, 64)] if small else [*SHAPES, LONG]
     found: dict[str, Any] = {}
     slower = []
     for shape in shapes:
         q, k, v = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3))
         seconds = {}
-        for impl in [AttentionImpl.AUTO, *kernels]:
+        for impl in impls:
 
             def loss(q: Any, k: Any, v: Any, impl: AttentionImpl = impl) -> Any:
                 return attend(q, k, v, impl=impl).astype(jnp.float32).sum()
@@ -248,26 +270,33 @@ def _seconds(work: Callable[..., Any], *args: Any) -> float:
 
 
 def cifar10(small: bool) -> dict[str, Any]:
-    """Train docs/cifar10.md's run until it ends, or until this part's time is nearly over."""
-    workdir = RUNS / ("cifar10_small" if small else "cifar10")
-    flags = ["--config=configs/vit_cifar10.py", f"--workdir={workdir}"]
+    """Train docs/cifar10.md's run to its end; raises RuntimeError if the time is over before."""
+    flags = ["--config=configs/vit_cifar10.py"]
     if small:
-        flags[0] = "--config=configs/vit_mu_digits.py"
-        flags += ["--config.duration=4 steps", "--config.optim.warmup=5%"]
+        flags = ["--config=configs/vit_mu_digits.py", "--config.duration=4 steps"]
+        flags.append("--config.optim.warmup=5%")
+    with _runs(small) as runs:
+        return _trained(flags, runs / "cifar10")
+
+
+def _trained(flags: Sequence[str], workdir: Path) -> dict[str, Any]:
     limit = PARTS["cifar10"].seconds - 60  # to save, and to report
     began = time.monotonic()
-    running = subprocess.Popen([sys.executable, "main.py", *flags], cwd=ROOT)
+    command = [sys.executable, "main.py", *flags, f"--workdir={workdir}"]
+    running = subprocess.Popen(command, cwd=ROOT)
     try:
         running.wait(limit)
     except subprocess.TimeoutExpired:
         running.send_signal(signal.SIGTERM)  # saves; the same command continues
         running.wait()
-        return {"steps": _last_step(workdir), "ended": False, "seconds": time.monotonic() - began}
+        what = f"its time was over at step {_last_step(workdir)}"
+        raise RuntimeError(f"{what}; the same command continues") from None
     if running.returncode:
         raise RuntimeError(f"main.py {' '.join(flags)} ended with status {running.returncode}")
-    last = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
-    tested = {key: value for key, value in last.items() if "/top" in key or key == "step"}
-    return {**tested, "ended": True, "seconds": time.monotonic() - began}
+    step = _last_step(workdir)
+    last = [row for row in _rows(workdir) if row["step"] == step]  # one of each evaluation
+    tested = {key: value for row in last for key, value in row.items() if "/top" in key}
+    return {"step": step, **tested, "seconds": time.monotonic() - began}
 
 
 PARTS = {
@@ -336,11 +365,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_gpu")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--small", action="store_true", help="small models, on any machine")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--out", type=Path, help="by default benchmarks/results; small, runs/")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.part is None:
-        found = hour(args.only, RUNS if args.small else args.out, small=args.small)
+        out = args.out or (RUNS if args.small else record.RESULTS)
+        found = hour(args.only, out, small=args.small)
         failed = [name for name in args.only if found["parts"][name]["status"] != "passed"]
         if failed:
             raise SystemExit(f"not passed: {', '.join(failed)}")

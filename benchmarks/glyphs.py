@@ -81,21 +81,33 @@ def write(
             (folder / letter / f"{number}.{form}").write_bytes(file.getvalue())
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def write_splits(folder: Path, share: float = 1.0) -> str:
+    """Write all splits, or a share of each; return what was drawn."""
+    rng = np.random.default_rng(0)
+    each = {split: max(1, round(share * count)) for split, count in SPLITS.items()}
+    for split, count in each.items():
+        write(folder / split, count, draw_scan, ["png"], rng)
+    return f"{sum(each.values()) * len(CLASSES):,} letters"
+
+
+def command_line(
+    draw: Callable[[Path, float], str], doc: str | None, argv: Sequence[str] | None
+) -> None:
+    """Run the command line of a module that draws a share of a dataset into a folder."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the images, for a trial")
     args = parser.parse_args(argv)
     if args.folder.exists():
         sys.exit(f"error: {args.folder} exists")
     start = time.perf_counter()
-    rng = np.random.default_rng(0)
-    each = {split: max(1, round(args.share * count)) for split, count in SPLITS.items()}
-    for split, count in each.items():
-        write(args.folder / split, count, draw_scan, ["png"], rng)
-    took = time.perf_counter() - start
-    print(f"drew {sum(each.values()) * len(CLASSES):,} letters in {took:.0f} s: {args.folder}")
+    what = draw(args.folder, args.share)
+    print(f"drew {what} in {time.perf_counter() - start:.0f} s: {args.folder}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    command_line(write_splits, __doc__, argv)
 
 
 if __name__ == "__main__":

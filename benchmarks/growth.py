@@ -92,12 +92,11 @@ def _write(kind: str, count: int, place: Path) -> str:
     return f"parquet:{place}/train-*.parquet"
 
 
-def _examples(count: int) -> dict[str, float]:
+def _examples(count: int, name: str) -> dict[str, float]:
     """Measure opening a dataset, and its first batch at step 0 and at a late one."""
     from vit_jax import data
     from vit_jax.data import Crop, DataConfig, TransformConfig, one_view
 
-    name = sys.argv[-1]
     found: dict[str, float] = {}
     source, found["start"] = _timed(lambda: data.open_source(name))
     cfg = DataConfig(
@@ -143,7 +142,7 @@ def _devices(count: int) -> dict[str, float]:
 
 
 def _classes(count: int) -> dict[str, float]:
-    """Measure the report of an evaluation of 50,000 images, and the step of a small model."""
+    """Measure the report of an evaluation of 50,000 images."""
     from vit_jax.evals import report
 
     rng = np.random.default_rng(0)
@@ -151,10 +150,9 @@ def _classes(count: int) -> dict[str, float]:
     guesses = np.where(rng.random(50_000) < 0.7, labels, rng.integers(0, count, 50_000))
     names = [f"class {k}" for k in range(count)]
     with tempfile.TemporaryDirectory() as place:
-        write = lambda: report.write_report(place, labels, guesses.astype(np.int32), names, "t")  # noqa: E731
-        _, took = _timed(write)
-    memory = _memory()
-    return {"report": took, "MB": memory}
+        args = (place, labels, guesses.astype(np.int32), names, "t")
+        _, took = _timed(lambda: report.write_report(*args))
+    return {"report": took, "MB": _memory()}
 
 
 def _points(count: int) -> dict[str, float]:
@@ -199,7 +197,6 @@ MEASURES: dict[str, Callable[[int], dict[str, float]]] = {
     "order": _order,
     "classes": _classes,
     "points": _points,
-    **dict.fromkeys(FORMATS, _examples),
 }
 
 
@@ -223,7 +220,7 @@ def measure(what: str, size: int) -> dict[str, float]:
 
 
 def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    """Return the slope of log(cost) against log(size), over the larger half of the sizes."""
+    """Return the slope of log(cost) over log(size) of the larger half of two or more sizes."""
     last = max(2, math.ceil(len(sizes) / 2))
     x, y = np.log(sizes[-last:]), np.log(np.maximum(costs[-last:], 1e-9))
     return float(np.polyfit(x, y, 1)[0])
@@ -238,13 +235,12 @@ def table(content: dict[str, Any]) -> str:
             values = [row["values"][cost] for row in rows]
             unit = "MB" if cost.startswith("MB") else "s"
             name = {"MB": "peak memory"}.get(cost, cost)
+            slope = f"{exponent(sizes, values):.2f}" if len(sizes) > 1 else ""
             ends = [
                 f"{size:,}: {value:.3g} {unit}"
                 for size, value in ((sizes[0], values[0]), (sizes[-1], values[-1]))
             ]
-            lines.append(
-                f"| {what} | {name} | {ends[0]} | {ends[1]} | {exponent(sizes, values):.2f} |"
-            )
+            lines.append(f"| {what} | {name} | {ends[0]} | {ends[1]} | {slope} |")
     return "\n".join(lines)
 
 
@@ -257,16 +253,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.measure:
-        what, size, _ = args.measure
-        print(json.dumps(MEASURES[what](int(size))))
+        what, size, name = args.measure
+        count = int(size)
+        found = _examples(count, name) if what in FORMATS else MEASURES[what](count)
+        print(json.dumps(found))
         return
     content: dict[str, Any] = {"costs": {}}
     if args.out.exists():
         content = json.loads(args.out.read_text())
     content["device"] = record.device()
     for what in args.only:
-        rows = []
-        for size in (each for each in SIZES[what] if each <= args.most):
+        rows, sizes = [], [size for size in SIZES[what] if size <= args.most]
+        if not sizes:
+            parser.error(
+                f"--most={args.most} leaves no size of {what}; its least is {SIZES[what][0]}"
+            )
+        for size in sizes:
             rows.append({"size": size, "values": measure(what, size)})
             print(what, rows[-1], flush=True)
         content["costs"][what] = rows

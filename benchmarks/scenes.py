@@ -11,10 +11,7 @@ small, and the photograph lies behind all. `masks:FOLDER/others` has scenes of s
 to pretrain on. Training scenes are of the left of the photographs, test scenes of the right.
 """
 
-import argparse
 import json
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from benchmarks.glyphs import draw_ink
+from benchmarks.glyphs import command_line, draw_ink
 
 LETTERS, OTHERS = "ABCDEF", "GHJKLN"
 SIDE = 64  # pixels
@@ -83,13 +80,16 @@ def _draw(
     return Scene(np.clip(image, 0, 255).astype(np.uint8), seen, letters, sizes)
 
 
-def write(folder: Path, share: float = 1.0, seed: int = 0) -> None:
-    """Write all datasets below `folder`."""
-    photos, rng = photographs(), np.random.default_rng(seed)
-    for place, names in ((folder, LETTERS), (folder / "others", OTHERS)):
-        for split, count in SPLITS.items():
-            _write_split(place, split, names, max(8, round(share * count)), photos, rng)
+def write(folder: Path, share: float = 1.0) -> str:
+    """Write all datasets below `folder`, or a share of their scenes; return what was drawn."""
+    photos, rng = photographs(), np.random.default_rng(0)
+    each = {split: max(8, round(share * count)) for split, count in SPLITS.items()}
+    places = {folder: LETTERS, folder / "others": OTHERS}
+    for place, names in places.items():
+        for split, count in each.items():
+            _write_split(place, split, names, count, photos, rng)
         (place / "classes.txt").write_text("".join(f"{name}\n" for name in ("photograph", *names)))
+    return f"{sum(each.values()) * len(places):,} scenes"
 
 
 def _write_split(
@@ -141,15 +141,7 @@ def _annotation(number: int, image: int, scene: Scene, letter: int) -> dict[str,
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--share", type=float, default=1.0, help="of the scenes, for a trial")
-    args = parser.parse_args(argv)
-    if args.folder.exists():
-        sys.exit(f"error: {args.folder} exists")
-    start = time.perf_counter()
-    write(args.folder, args.share)
-    print(f"drew scenes in {time.perf_counter() - start:.0f} s: {args.folder}")
+    command_line(write, __doc__, argv)
 
 
 if __name__ == "__main__":

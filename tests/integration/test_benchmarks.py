@@ -17,10 +17,12 @@ from benchmarks import (
     classical,
     digits,
     glyphs,
+    growth,
     input_pipeline,
     peft,
     recipes,
     record,
+    scenes,
     self_supervised,
     startup,
     tables,
@@ -353,6 +355,26 @@ def test_letters_are_drawn_alike_each_time_and_no_split_has_those_of_another(tmp
     assert {Image.open(io.BytesIO(content)).size for content in contents} == {(32, 32)}
     with pytest.raises(SystemExit, match="exists"):
         glyphs.main([str(tmp_path / "a")])
+
+
+def test_scenes_are_drawn_for_all_three_tasks_and_over_none(tmp_path, capsys):
+    place = tmp_path / "scenes"
+    scenes.main([str(place), "--share=0.003"])
+    assert capsys.readouterr().out.startswith("drew 34 scenes in ")
+    for kind in ("images", "masks", "depth"):
+        assert len(list((place / kind).rglob("*.png"))) == 9 + 8
+    found = json.loads((place / "coco" / "val.json").read_text())
+    assert len(found["images"]) == 8 <= len(found["annotations"])
+    with pytest.raises(SystemExit, match="exists"):
+        scenes.main([str(place)])
+
+
+def test_growth_is_a_slope_of_the_larger_sizes_and_none_of_one():
+    assert growth.exponent([10, 100, 1000, 10000], [5, 5, 10, 100]) == pytest.approx(1)
+    rows = [{"size": size, "values": {"start": 0.5}} for size in (10, 1000)]
+    lines = growth.table({"costs": {"csv": rows, "tar": rows[:1]}}).splitlines()
+    assert lines[2] == "| csv | start | 10: 0.5 s | 1,000: 0.5 s | 0.00 |"
+    assert lines[3] == "| tar | start | 10: 0.5 s | 10: 0.5 s |  |"
 
 
 def test_coloured_letters_are_of_many_sizes_and_formats(tmp_path):

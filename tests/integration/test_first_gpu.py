@@ -28,7 +28,9 @@ def test_every_part_passes(hour) -> None:
     assert seconds.keys() >= {"auto", "xla"}
     (row,) = parts["mfu"]["found"]["vit_ti16"]
     assert row["ours"] > 0
-    assert parts["cifar10"]["found"]["step"] == 4
+    trained = parts["cifar10"]["found"]
+    assert trained["step"] == 4
+    assert 0 <= trained["test/top1"] <= 1
 
 
 def test_an_hour_cut_short_goes_on(hour, capsys) -> None:
@@ -49,3 +51,9 @@ def test_an_hour_cut_short_goes_on(hour, capsys) -> None:
         "head": "",
         "parts": {},
     }
+
+
+def test_a_run_whose_time_is_over_has_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(first_gpu.PARTS, "cifar10", first_gpu.Part(60, first_gpu.cifar10))
+    with pytest.raises(RuntimeError, match="time was over at step 0; the same command continues"):
+        first_gpu.cifar10(small=True)

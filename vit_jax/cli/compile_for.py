@@ -24,6 +24,7 @@ from vit_jax.train.estimate import abstract_batch, estimate_memory, estimate_ste
 from vit_jax.train.state import TrainState
 
 _LONG = 100_000  # steps of an epoch: durations in epochs need a number, which changes no program
+_IMAGES, _CLASSES = 100_000, 1000  # of data that nobody reads, for what a config leaves to them
 _LARGE = 2**20  # bytes on one device
 
 
@@ -50,6 +51,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     Raises UserError: settings that do not go together, or a program that does not compile.
     """
     top = topology.describe(name)
+    given, cfg = cfg, config_lib.guessed(cfg, _IMAGES, _CLASSES)
     mesh = _mesh(cfg, top)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     parts = build_lib.build(cfg, _LONG * cfg.data.batch_size)
@@ -72,6 +74,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
         f"step: batch {batch:,}, {batch // shards} images for each of {shards} parts; "
         f"compiled in {step.compiled.seconds:.0f} s",
     ]
+    lines += _assumed(given, cfg)
     sides = patch_sizes.sides(cfg.model)
     if len(sides) > 1:
         each = ", ".join(map(str, sides))
@@ -92,6 +95,16 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
         what = f"the step compiles, but its plan of {planned} is more than the {has} of a device"
         unfit = UserError(f"{what}; {topology.TAKE_LESS}")
     return "\n".join(lines), unfit
+
+
+def _assumed(given: Config, cfg: Config) -> list[str]:
+    """Return a line about what the data would say and the report assumes; none without any."""
+    found = []
+    if cfg.model is not given.model or cfg.objective is not given.objective:
+        found.append(f"{_CLASSES:,} classes")
+    if cfg.data is not given.data:
+        found.append(f"a batch of {cfg.data.batch_size}")
+    return [f"assumed, as the data are not read: {' and '.join(found)}"] if found else []
 
 
 def _mesh(cfg: Config, top: topology.Topology) -> Mesh:

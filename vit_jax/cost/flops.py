@@ -42,6 +42,7 @@ def matmul(rows: int, inner: int, columns: int, itemsize: int, *, batch: int = 1
 
 def work(fn: Callable[..., Any], *args: PyTree) -> Work:
     """Return the work of `fn(*args)`, counted as `count` counts; args may be abstract."""
+    # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
     with hardware.tracing_for(hardware.Target("gpu")):
         return _jaxpr_work(jax.make_jaxpr(fn)(*args).jaxpr)
 
@@ -56,7 +57,6 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
     FlexiViT's resize of parameters, which the images of a batch share, is left out, and that of
     maps, of two products a number in any other form.
     """
-    # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
     return work(fn, *args).flops
 
 

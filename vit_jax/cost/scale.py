@@ -57,15 +57,16 @@ def clock(device_kind: str) -> float | None:
 SHARES = {"A100": 0.801, "H100": 0.746, "v4": 0.842, "v5e": 0.896, "v5p": 0.86, "v6e": 0.738}
 TRAFFIC = 3.034
 SPREAD = (0.8, 1.43)
-# Of devices whose memory's bandwidth is not in chips.tsv, such as CPUs: the share of the peak, or
-# of a matmul's speed, that published runs reached (0.27 of S/16 on v3-8, 0.43 of L/16).
+# The share of the peak, or of a matmul's speed, on devices that are not in chips.tsv, such as CPUs:
+# published runs reached 0.27 (S/16 on v3-8) to 0.43 (L/16).
 MFU = (0.27, 0.45)
 # AdamW reads a parameter, its gradient and two moments in float32, and writes three of them.
 UPDATE = 28.0
-# Below these seconds no step falls. The host's work for one: measured (docs/benchmarks.md, digits
-# host overhead per step). Launches: the digits step that XLA compiled for an H100 has 361 kernels,
-# 78 matmuls are counted in it; 5 us for each is what one launch takes (dogacel.github.io, "Four
-# counter-intuitive lessons", a B200). A TPU starts a program once: 1 us an operation is assumed.
+# No step takes less than these seconds. The host's work for one was measured with a CPU
+# (docs/benchmarks.md, digits host overhead per step). Launches: the digits step that XLA compiled
+# for an H100 has 361 kernels, and 78 matmuls are counted in it. One launch took 5 us on a B200 of
+# others (dogacel.github.io, "Four counter-intuitive lessons"), which is assumed of every GPU. A TPU
+# starts a program once: 1 us an operation is an assumption.
 _HOST = 0.7e-3
 _KERNELS = 361 / 78
 _LAUNCH = {"gpu": 5e-6, "tpu": 1e-6}
@@ -249,28 +250,26 @@ def family(chip: Chip) -> str:
     return "tpu" if chip.kind.startswith("TPU") else "gpu"
 
 
-def step_seconds(
-    effort: Effort,
-    chip: Chip,
-    *,
-    share: float | None = None,
-    traffic: float | None = None,
-) -> float:
+def floor_seconds(calls: int, chip: Chip) -> float:
+    """Return the seconds of a step of so many matmuls below which none falls on a chip."""
+    return max(_KERNELS * calls * _LAUNCH[family(chip)], _HOST)
+
+
+def step_seconds(effort: Effort, chip: Chip) -> float:
     """Predict the seconds of a step on one device, its transfers aside.
 
     The matmuls' time, then that of the bytes that they and what lies between them move; no less
-    than the launches and the host's work. `share` and `traffic` replace the fitted constants.
+    than the launches and the host's work.
 
     What is left out: images that are not there yet (docs/data.md), evaluations and checkpoints.
     """
     peak = peak_flops(chip.kind, effort.dtype)
     assert peak is not None, chip.kind
-    names = [name for name, known in CHIPS.items() if known.kind == chip.kind]
-    share = share or SHARES[names[0]]
+    share = next(SHARES[name] for name, known in CHIPS.items() if known.kind == chip.kind)
     work = effort.work
     matmuls = work.flops / (peak * share)
-    moved = ((traffic or TRAFFIC) * work.nbytes + UPDATE * effort.parameters) / chip.hbm
-    return max(matmuls + moved, _KERNELS * work.calls * _LAUNCH[family(chip)], _HOST)
+    moved = (TRAFFIC * work.nbytes + UPDATE * effort.parameters) / chip.hbm
+    return max(matmuls + moved, floor_seconds(work.calls, chip))
 
 
 def step_range(effort: Effort, chip: Chip) -> tuple[float, float]:

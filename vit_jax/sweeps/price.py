@@ -20,7 +20,7 @@ from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.settings import durations
 from vit_jax.train import build as build_lib
-from vit_jax.train.estimate import image_work
+from vit_jax.train.estimate import image_work, repeated
 
 HERE = "here"
 
@@ -36,7 +36,7 @@ class Price(NamedTuple):
         weights: parameters of that pass.
         dtype: that the model computes in.
         pieces: of a batch.
-        repeated: passes of which one is computed again, 4 of 3.
+        repeated: FLOPs of a step over the model's own.
     """
 
     params: int
@@ -97,7 +97,7 @@ def price(cfg: Config) -> Price:
 
     Raises UserError: a duration in epochs of a dataset that is not here, or against the others.
     """
-    num_examples, is_exact = _num_examples(cfg)
+    cfg, num_examples, is_exact = _fitted(cfg)
     plan = config_lib.plan(cfg, num_examples)
     image = _of_image(cfg.model, cfg.objective, uphill=cfg.optim.sam_rho > 0)
     if is_exact:  # a warmup longer than the run is found here, not by its worker
@@ -107,8 +107,8 @@ def price(cfg: Config) -> Price:
     params = trees.num_params(image.params)
     flops = float(image.flops) * count
     found = Price(params, flops, count, tokens, plan.total_steps, image.work, image.weights)
-    again = 4 / 3 if cfg.model.remat is models.Remat.FULL else 1.0
-    return found._replace(dtype=cfg.model.dtype.value, pieces=cfg.accum_steps, repeated=again)
+    settings = {"dtype": cfg.model.dtype.value, "pieces": cfg.accum_steps}
+    return found._replace(**settings, repeated=repeated(cfg))
 
 
 def examples(model: ModelConfig, flops: float, objective: ObjectiveConfig | None = None) -> str:
@@ -120,21 +120,26 @@ def examples(model: ModelConfig, flops: float, objective: ObjectiveConfig | None
     return f"{round(flops / image.flops)} examples"
 
 
-def _num_examples(cfg: Config) -> tuple[int, bool]:
-    """Return the length of the training split, and whether it is exact."""
+def _fitted(cfg: Config) -> tuple[Config, int, bool]:
+    """Return the config as its data fit it, their training split's length, whether it is exact."""
     try:
-        return _length(cfg.data), True
+        num_examples, num_classes = _sizes(cfg.data)
     except UserError as error:
+        if config_lib.guessed(cfg, 100, 10) is not cfg:
+            what = "the config leaves its duration, batch or classes to the data"
+            raise UserError(f"{error}; {what}; set them, and steps or examples") from None
         if durations.parse(cfg.duration)[1] == "epochs":
             advice = f"or write duration={cfg.duration!r} in steps or examples, which need no data"
             raise UserError(f"{error}; {advice}") from None
-        return cfg.data.batch_size, False  # of a length in steps or examples, any number
+        return cfg, cfg.data.batch_size, False  # a length in steps or examples takes any number
+    return config_lib.fitted(cfg, num_examples, num_classes), num_examples, True
 
 
 @functools.lru_cache
-def _length(cfg: DataConfig) -> int:
+def _sizes(cfg: DataConfig) -> tuple[int, int]:
     split = cfg.name, cfg.data_dir, cfg.train_split
-    return len(data.open_source(*split, cache=False, classes=cfg.classes, bands=cfg.bands))
+    source = data.open_source(*split, cache=False, classes=cfg.classes, bands=cfg.bands)
+    return len(source), source.num_classes
 
 
 class _OfImage(NamedTuple):

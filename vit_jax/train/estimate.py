@@ -22,6 +22,11 @@ def step_flops(cfg: Config, parts: build_lib.Parts) -> int:
     return build_lib.example_flops(parts) * cfg.data.batch_size
 
 
+def repeated(cfg: Config) -> float:
+    """Return a step's FLOPs over the model's own: blocks may compute their forward pass again."""
+    return 4 / 3 if cfg.model.remat is models.Remat.FULL else 1.0
+
+
 def abstract_batch(
     cfg: Config, parts: build_lib.Parts, source: data.Source | None = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
@@ -112,9 +117,7 @@ def estimate_effort(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]
 ) -> scale.Effort:
     """Count what a run's step asks of one device of a mesh of such sizes."""
-    count = step_flops(cfg, parts)
-    if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
-        count = count * 4 // 3
+    count = repeated(cfg) * step_flops(cfg, parts)
     devices = math.prod(axis_sizes.values())
     work, weights = image_work(parts)
     updated = trees.num_params(parts.abstract.params)

@@ -51,6 +51,18 @@ def test_a_run_is_compiled_and_reported(
         assert in_loops >= 2
 
 
+@pytest.mark.slow
+def test_what_the_data_would_say_is_assumed_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    need("v5e:1x1")
+    left = ("--config.model.num_classes=0", "--config.data.batch_size=0", "--config.duration=auto")
+    left = (*left, "--config.optim.warmup=5%")
+    small = ("--config.model.dim=64", "--config.model.mlp_dim=128", "--config.model.depth=1")
+    assert main([*DIGITS, *left, *small, "--compile_for=v5e:1x1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("step: batch 128, ")
+    assert "assumed, as the data are not read: 1,000 classes and a batch of 128" in lines
+
+
 def test_a_compilers_words_are_counted_and_shown(capfd: pytest.CaptureFixture[str]) -> None:
     told = b"W0000 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler\n"
     lowered = types.SimpleNamespace(compile=lambda **_: os.write(2, told))

@@ -41,7 +41,7 @@ def test_gradients_summed_in_bfloat16_take_half():
     assert wide.device_total - narrow.device_total == 2 * block
 
 
-# Of a size at which activations, not single operations, take the memory.
+# At these sizes activations, not single operations, take the memory.
 PLANNED = """
 import json, sys
 from benchmarks.memory import compare

@@ -137,7 +137,7 @@ def test_padding(shape, target, elements):
 def test_an_accelerator_has_a_blocks_gradients_in_hand():
     with hardware.tracing_for(GPU):
         m = memory.estimate(state(), loss, batch())
-    # Of both matmuls' outputs; there are no attention weights.
+    # The outputs of both matmuls; there are no attention weights.
     assert m.workspace == (B * F + B * D) * 4
     assert m.device_total == memory.estimate(state(), loss, batch()).device_total + m.workspace
 

@@ -92,12 +92,12 @@ def test_a_step_hides_weights_but_not_activations() -> None:
 def test_a_step_is_matmuls_then_bytes_and_no_less_than_launches_and_the_host() -> None:
     chip, peak = scale.CHIPS["H100"], 989.4e12
     large = Work(flops=10**15, nbytes=10**12, calls=10)
-    whole = scale.step_seconds(scale.Effort(large, 10**9), chip, share=0.5, traffic=2.0)
-    moved = (2.0 * 1e12 + 28e9) / 3350e9
-    assert whole == pytest.approx(1e15 / (peak * 0.5) + moved)
+    whole = scale.step_seconds(scale.Effort(large, 10**9), chip)
+    matmuls, moved = 1e15 / (peak * scale.SHARES["H100"]), (scale.TRAFFIC * 1e12 + 28e9) / 3350e9
+    assert whole == pytest.approx(matmuls + moved)
     # TF32 multiplies at half of the rate.
-    wide = scale.step_seconds(scale.Effort(large, 10**9, "float32"), chip, share=0.5, traffic=2.0)
-    assert wide == pytest.approx(2 * 1e15 / (peak * 0.5) + moved, rel=1e-3)
+    wide = scale.step_seconds(scale.Effort(large, 10**9, "float32"), chip)
+    assert wide == pytest.approx(2 * matmuls + moved, rel=1e-3)
     tiny = scale.Effort(Work(10**6, 10**6, calls=1000), 0)
     assert scale.step_seconds(tiny, chip) == pytest.approx(1000 * 361 / 78 * 5e-6)
     assert scale.step_seconds(tiny._replace(work=Work(10**6, 10**6, 1)), chip) == 0.7e-3

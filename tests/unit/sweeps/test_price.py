@@ -2,6 +2,7 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from configs import vit_mu_digits
 from vit_jax.cost import scale
@@ -18,6 +19,25 @@ def test_epochs_need_the_data_and_steps_do_not(tmp_path: Path) -> None:
         price(cfg)
     cfg.duration = "1000 steps"
     assert price(cfg).examples == 64_000
+
+
+def test_what_a_config_leaves_to_the_data_is_priced_as_it_will_be(tmp_path: Path) -> None:
+    for label in "abc":
+        place = tmp_path / label
+        place.mkdir()
+        for i in range(40):
+            Image.new("L", (8, 8)).save(place / f"{i}.png")
+    cfg = vit_mu_digits.get_config()
+    cfg.data.name, cfg.data.train_split = f"folder:{tmp_path}?split_seed=0", "train"
+    cfg.model.num_classes, cfg.data.batch_size, cfg.duration = 0, 0, "auto"
+    cfg.optim.warmup = "10%"
+    found = price(cfg)
+    assert (found.steps, found.examples) == (1000, 8000)  # an eighth of a hundred: 8 at a time
+    cfg.model.num_classes, cfg.data.batch_size, cfg.duration = 3, 8, "1000 steps"
+    assert price(cfg) == found
+    cfg.data.name, cfg.model.num_classes = f"folder:{tmp_path}/none", 0
+    with pytest.raises(UserError, match="leaves its duration, batch or classes to the data"):
+        price(cfg)
 
 
 def test_a_time_is_a_range_that_devices_share() -> None:

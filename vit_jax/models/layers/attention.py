@@ -302,7 +302,7 @@ def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: flo
 
 def check_target(impl: AttentionImpl) -> None:
     """Raise a UserError if the hardware that is traced for lacks the kernel, before training."""
-    if not _has(impl):
+    if not has_kernel(impl):
         target = hardware.target()
         needs = {AttentionImpl.CUDNN: "an NVIDIA GPU from Ampere on", AttentionImpl.PALLAS: "a TPU"}
         raise UserError(
@@ -311,7 +311,8 @@ def check_target(impl: AttentionImpl) -> None:
         )
 
 
-def _has(impl: AttentionImpl) -> bool:
+def has_kernel(impl: AttentionImpl) -> bool:
+    """Return whether the hardware that is traced for has the kernel."""
     target = hardware.target()
     if impl is AttentionImpl.CUDNN:
         return target.has_cudnn
@@ -325,10 +326,11 @@ def _choose(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> Attention
     laptop. `check_target` is for callers that accept no replacement.
     """
     if impl is not AttentionImpl.AUTO:
-        return impl if _has(impl) else AttentionImpl.XLA
+        return impl if has_kernel(impl) else AttentionImpl.XLA
     half = q.dtype in (jnp.bfloat16, jnp.float16)
     fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
-    return AttentionImpl.CUDNN if half and fits and _has(AttentionImpl.CUDNN) else AttentionImpl.XLA
+    flash = half and fits and has_kernel(AttentionImpl.CUDNN)
+    return AttentionImpl.CUDNN if flash else AttentionImpl.XLA
 
 
 def causal_logits(count: int) -> Float[Array, "1 1 N N"]:
