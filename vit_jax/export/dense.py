@@ -16,6 +16,7 @@ from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.weights.names import eomt, hf, hf_depth
 from vit_jax.weights.published import hf_images
+from vit_jax.weights.published.table import per_channel
 from vit_jax.weights.readers.repository import CONFIG, WEIGHTS
 
 
@@ -98,7 +99,6 @@ def _images(trained: Trained) -> dict[str, Any]:
 
 def _normalised(trained: Trained, processor: str) -> dict[str, Any]:
     cubic = trained.transform.resize in (Resize.BICUBIC, Resize.BICUBIC_NO_ANTIALIAS)
-    repeat = lambda x: list(x) * (trained.channels if len(x) == 1 else 1)  # noqa: E731
     return {
         "image_processor_type": processor,
         "do_resize": True,
@@ -106,8 +106,8 @@ def _normalised(trained: Trained, processor: str) -> dict[str, Any]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": repeat(trained.mean),
-        "image_std": repeat(trained.std),
+        "image_mean": list(per_channel(trained.mean, trained.model)),
+        "image_std": list(per_channel(trained.std, trained.model)),
     }
 
 

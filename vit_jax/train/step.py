@@ -123,8 +123,9 @@ def make_train_step(
     """
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
     apart = sharding.apart if shards else lambda _, compute, *args: compute(*args)
-    constant = constant or (lambda params: params)
-    loss: Loss = lambda params, *rest: objective.loss(constant(params), *rest)  # noqa: E731
+
+    def loss(params: PyTree, *rest: Any) -> Any:
+        return objective.loss(params if constant is None else constant(params), *rest)
 
     @sharding.whole_sums(shards > 0)
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
