@@ -4,6 +4,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import safetensors.numpy
 
 from vit_jax import models
@@ -16,7 +17,6 @@ from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.weights.names import eomt, hf, hf_depth
 from vit_jax.weights.published import hf_images
-from vit_jax.weights.published.table import per_channel
 from vit_jax.weights.readers.repository import CONFIG, WEIGHTS
 
 
@@ -106,8 +106,8 @@ def _normalised(trained: Trained, processor: str) -> dict[str, Any]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(per_channel(trained.mean, trained.model)),
-        "image_std": list(per_channel(trained.std, trained.model)),
+        "image_mean": np.broadcast_to(trained.mean, trained.channels).tolist(),
+        "image_std": np.broadcast_to(trained.std, trained.channels).tolist(),
     }
 
 
