@@ -302,7 +302,8 @@ def target_columns(columns: Sequence[str], chosen: str, where: str) -> list[str]
     Raises UserError: a column that is not there.
     """
     if not chosen:
-        return ["target"] if "target" in columns and "label" not in columns else []
+        of_name = {name.casefold(): name for name in columns}
+        return [of_name["target"]] if "target" in of_name and "label" not in of_name else []
     plain = {re.sub(r"\s*[\[(][^\])]*[\])]$", "", name).casefold(): name for name in columns}
     plain |= {name.casefold(): name for name in columns}
     found = []
