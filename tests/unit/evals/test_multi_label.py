@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -110,11 +111,13 @@ def test_thresholds_of_another_split_measure_this_one(tmp_path: Path) -> None:
     test = told("photos[test]", [[0.6], [0.3]], [[1], [1]])
     val = told("photos[val]", [[0.4], [0.1]], [[1], [0]])
     run = MultiLabel(own=test, chosen=val, rule=ThresholdRule.GLOBAL, report=True)
-    found = run.run({"logits": lambda *_: None}, {}, tmp_path)
+    found = run.run({"logits": lambda *_: jnp.zeros(1)}, {}, tmp_path)
     assert found["threshold"] == pytest.approx(0.25)
     assert found["f1"] == 1.0
     kept = json.loads((tmp_path / "thresholds.json").read_text())
     assert kept["chosen_on"] == "photos[val]"
     without = dataclasses.replace(val, hot=np.zeros((2, 1), np.int8))
     with pytest.raises(UserError, match=r"photos\[val\] has no image with a label"):
-        dataclasses.replace(run, chosen=without).run({"logits": lambda *_: None}, {}, tmp_path)
+        dataclasses.replace(run, chosen=without).run(
+            {"logits": lambda *_: jnp.zeros(1)}, {}, tmp_path
+        )
