@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int8, Int32, Int64, UInt8
 
-from vit_jax.data.names import classes_of, label_of, one_spelling
+from vit_jax.data.names import NOTHING, classes_of, label_of, one_spelling
 from vit_jax.errors import UserError, shown, unknown
 
 SEPARATOR = "\n"  # no label has one inside: `names.one_spelling`
@@ -269,8 +269,8 @@ def number(text: Any) -> float:
     """
     if text is None:
         return math.nan
-    plain = text.strip() if isinstance(text, str) else text
-    if isinstance(plain, str) and plain.casefold() in ("", "nan", "na", "n/a", "null", "none"):
+    plain = one_spelling(text) if isinstance(text, str) else text
+    if isinstance(plain, str) and plain.casefold() in ("", "nan", *NOTHING):
         return math.nan
     try:
         found = float(plain)

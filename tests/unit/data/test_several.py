@@ -66,7 +66,9 @@ def test_bars_in_names_are_escaped_or_read_as_one_label(folder: Path) -> None:
 
 
 def test_numbers_are_columns_and_what_is_not_known_is_nan(folder: Path) -> None:
-    source = table(folder, "Mass [kg],age", "1.5,3", "2,", ",", "4e1,7", options="?target=mass,age")
+    source = table(
+        folder, "Mass [kg],age", "1.5,3", "2,#N/A", ",<NA>", "4e1,7", options="?target=mass,age"
+    )
     assert source.class_names == ("Mass [kg]", "age")
     assert source.spec["value"].shape == (2,)
     np.testing.assert_array_equal(fields(source, "value"), [[1.5, 3], [2, np.nan], [40, 7]])
