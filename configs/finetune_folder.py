@@ -34,4 +34,5 @@ def get_config(run: str = "s16") -> Config:
 def get_config_for(given: Mapping[str, str], run: str = "s16") -> Config:
     config = folder.images(run)
     name, place = given.get("data.name", ""), given.get("data.data_dir", "")
-    return folder.found_out(config, name, place) if name else config
+    bands = given.get("data.bands", "")
+    return folder.found_out(config, name, place, bands) if name else config

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import layouts
@@ -14,6 +15,7 @@ from vit_jax.objectives import (
     DepthConfig,
     EomtConfig,
     MaskLossConfig,
+    RegressionConfig,
     SegmentConfig,
     SupervisedConfig,
 )
@@ -24,11 +26,23 @@ OBJECTS = EomtConfig(
 )  # of images of 64 pixels
 
 
-def config_for(name: str, run: str | None = "small") -> Config:
+def config_for(name: str, run: str | None = "small", *more: str) -> Config:
     file, _ = config_files.find("finetune_folder")
-    found = saved.load(file, run, [f"--config.data.name={name}"])
+    found = saved.load(file, run, [f"--config.data.name={name}", *more])
     found.data.name = name
     return found
+
+
+def test_numbers_of_images_of_bands_are_found(tmp_path: Path) -> None:
+    for k in range(4):
+        np.save(tmp_path / f"{k}.npy", np.full((4, 4, 5), k, np.uint16))
+    rows = "".join(f"{k}.npy,{k},train\n" for k in range(4))
+    (tmp_path / "t.csv").write_text(f"path,height,split\n{rows}")
+    name = f"csv:{tmp_path}/t.csv?target=height"
+    for bands in ("all", "3,2", "('0',)"):
+        config = config_for(name, "small", f"--config.data.bands={bands}")
+        assert isinstance(config.objective, RegressionConfig)
+        assert config.checkpoint.metric == "val/mae"
 
 
 def touch(root: Path, *paths: str) -> str:

@@ -217,7 +217,8 @@ def _mistakes_sheet(measuring: lib.Measuring, wrong: Sequence[lib.Mistake], name
 def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> None:
     low, high = measured["top1_interval"]
     without = measured["unlabelled"]
-    left_out = f" ({without:,} more have no label and are left out)" if without else ""
+    what = "count from map on" if "map" in measured else "are left out"
+    left_out = f" ({without:,} more have no label and {what})" if without else ""
     alone = "" if trained.loss is Loss.SOFTMAX else ", of its class alone (sigmoid)"
     _print(title(trained))
     among = f", guesses among its {x} classes" if (x := measured.get("among_classes")) else ""

@@ -16,11 +16,13 @@ _LOOKED_AT = 4  # examples, of which one must be as the config says
 
 
 def check(cfg: DataConfig) -> None:
-    """Refuse bands that are named twice or have colours changed; read `statistics` into the config.
+    """Refuse bands that are named twice; read `statistics` into the config.
 
     With them mean and std are in the config, which is saved with the run: the file is not read
     again, and the field is empty.
     """
+    # A flag of a config gives B02,B03 as one text.
+    cfg.bands = tuple(part.strip() for each in cfg.bands for part in each.split(","))
     if cfg.statistics:
         _read_statistics(cfg)
     if not cfg.bands:

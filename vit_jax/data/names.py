@@ -23,7 +23,7 @@ _FRACTION = re.compile(r"-?\d+([.,]\d+)?")
 # What columns of labels are usually called.
 LABELS = ("label", "labels", "cls", "class", "class_id", "target")
 # Words that may be a class, or a program's word for nothing.
-_NOTHING = ("none", "null", "na", "n/a", "<na>", "#n/a", "nil", "undefined")
+NOTHING = ("none", "null", "na", "n/a", "<na>", "#n/a", "nil", "undefined")
 _MOST = 40  # characters of a value that a message shows
 
 # Names of files and folders that systems and programs create; so are names with a dot in front.
@@ -218,7 +218,7 @@ def look_alike(counts: Mapping[str, int]) -> Iterator[str]:
         says = f"are {len(texts)} classes; if they are one, spell them alike"
         yield f"the labels {_listed(texts, counts)} {says}"
     for text in sorted(counts):
-        if text.casefold() in _NOTHING:
+        if text.casefold() in NOTHING:
             says = "is a class; if it stands for no label, leave it empty"
             yield f"the label {_listed([text], counts)} {says}"
     numbers = all(map(_FRACTION.fullmatch, counts))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int8, Int32, Int64, UInt8
 
-from vit_jax.data.names import classes_of, label_of, one_spelling
+from vit_jax.data.names import NOTHING, classes_of, label_of, one_spelling
 from vit_jax.errors import UserError, shown, unknown
 
 SEPARATOR = "\n"  # no label has one inside: `names.one_spelling`
@@ -269,8 +269,8 @@ def number(text: Any) -> float:
     """
     if text is None:
         return math.nan
-    plain = text.strip() if isinstance(text, str) else text
-    if isinstance(plain, str) and plain.casefold() in ("", "nan", "na", "n/a", "null", "none"):
+    plain = one_spelling(text) if isinstance(text, str) else text
+    if isinstance(plain, str) and plain.casefold() in ("", "nan", *NOTHING):
         return math.nan
     try:
         found = float(plain)
@@ -302,7 +302,8 @@ def target_columns(columns: Sequence[str], chosen: str, where: str) -> list[str]
     Raises UserError: a column that is not there.
     """
     if not chosen:
-        return ["target"] if "target" in columns and "label" not in columns else []
+        of_name = {name.casefold(): name for name in columns}
+        return [of_name["target"]] if "target" in of_name and "label" not in of_name else []
     plain = {re.sub(r"\s*[\[(][^\])]*[\])]$", "", name).casefold(): name for name in columns}
     plain |= {name.casefold(): name for name in columns}
     found = []

@@ -190,6 +190,9 @@ def _sums(stored: Stored, nodata: float | None) -> _Measured:
     """Return the sums of an image."""
     kind = bands_lib.pixel_type(stored.pixels.dtype)
     nothing = [each for each in (nodata, stored.nodata) if each is not None]
+    if stored.pixels.dtype.kind == "f":  # as the file can hold it: 0.1 of 32 bits is not 0.1
+        with np.errstate(over="ignore"):
+            nothing = [float(stored.pixels.dtype.type(each)) for each in nothing]
     whole = kind is not PixelType.FLOAT32
     counts, firsts, seconds = [], [], []
     for channel in np.moveaxis(stored.pixels, 2, 0):

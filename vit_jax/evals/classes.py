@@ -76,7 +76,8 @@ def align(
 ) -> data.Source:
     """Renumber a source's class ids to those of a model with these class names (`classes.matched`).
 
-    Raises UserError: a class that the model does not have; it ends with the `advice`.
+    Raises UserError: a class that the model does not have; it ends with the `advice`. Numbers
+    are matched by their names too.
     """
     names, given = tuple(class_names), source.class_names
     if given == names:
@@ -88,9 +89,12 @@ def align(
     close = classes.near(strange[0], names)
     hint = f", but {close!r} is one" if close else ""
     others = f", nor are {len(strange) - 1:,} others" if strange[1:] else ""
+    what = "class"
+    if gives_numbers(source):
+        what, advice = "number", "call the columns as the model does, with their units"
     few = ", ".join(names[:3]) + (", ..." if names[3:] else "")
     raise UserError(
-        f"{source.name} has the class {strange[0]!r}, which is none of the model's "
+        f"{source.name} has the {what} {strange[0]!r}, which is none of the model's "
         f"{len(names)} ({few}){others}{hint}; {advice}"
     )
 

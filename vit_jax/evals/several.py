@@ -55,15 +55,15 @@ class MultiLabel:
         """
         predict = classes.grouped(predictors["logits"], self.own.groups)
         scores = self.own.scores(predict, variables)
-        there = scores if self.chosen is None else self.chosen.scores(predict, variables)
+        chosen = self.chosen or self.own
+        there = scores if chosen is self.own else chosen.scores(predict, variables)
         every, hot = table_of(scores, self.own.name)
-        thresholds = multi_label.choose(*table_of(there, self.own.name), self.rule)
+        thresholds = multi_label.choose(*table_of(there, chosen.name), self.rule)
         found = {**scores.several(), **multi_label.f1(every >= thresholds, hot)}
         if self.rule is ThresholdRule.GLOBAL:
             found["threshold"] = float(thresholds[0])
         if self.report and report_dir is not None and jax.process_index() == 0:
-            on = self.own.name if self.chosen is None else self.chosen.name
-            kept: dict[str, Any] = {"rule": self.rule.value, "chosen_on": on, "of": of}
+            kept: dict[str, Any] = {"rule": self.rule.value, "chosen_on": chosen.name, "of": of}
             names = self.own.class_names
             kept["thresholds"] = dict(zip(names, thresholds.tolist(), strict=True))
             folder = Path(report_dir)

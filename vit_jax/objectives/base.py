@@ -49,6 +49,7 @@ class ObjectiveConfig:
         pixel_target: the `TargetKind` that it learns from; "" for none.
         gives_numbers: the head's outputs are numbers, one for each that the dataset has, and no
             classes.
+        takes_unknown: of several labels an image some may be not known, and then teach nothing.
     """
 
     uses_labels: ClassVar[bool] = True
@@ -59,6 +60,7 @@ class ObjectiveConfig:
     predicts: ClassVar[tuple[str, ...]] = ()
     pixel_target: ClassVar[str] = ""
     gives_numbers: ClassVar[bool] = False
+    takes_unknown: ClassVar[bool] = False
 
     @property
     def locked(self) -> str:
@@ -96,8 +98,7 @@ class ObjectiveConfig:
         how = "put them in folders of classes" if not source.num_classes else "label them"
         without = "or train without, as --config=unlabelled_folder does"
         check_labels(source, f"{how}, {without}", allowed=allowed)
-        is_plain = type(self).__name__ == "SupervisedConfig"
-        if has_unknown(source) and not is_plain:
+        if has_unknown(source) and not self.takes_unknown:
             what = f"{source.name} has labels that are not known (?), for plain training alone"
             raise UserError(f"{what}; know them, or leave out the marked ones")
         if source.multi_label and self.head_loss is Loss.SOFTMAX:

@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,8 @@ class DistillConfig(SupervisedConfig):
     Attributes:
         distill: the teacher, and its share of the loss.
     """
+
+    takes_unknown: ClassVar[bool] = False  # `loss` counts every label
 
     distill: TeacherConfig = dataclasses.field(default_factory=TeacherConfig)
 

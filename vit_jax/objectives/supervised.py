@@ -3,7 +3,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ class SupervisedConfig(ObjectiveConfig):
         train_mode: run the model as for training, with dropout, stochastic depth and BatchNorm of
             the batch; off, DeiT's fine-tuning trains it as it is evaluated.
     """
+
+    takes_unknown: ClassVar[bool] = True
 
     loss: Loss = Loss.SOFTMAX
     label_smoothing: float = value(0.0, least=0, below=1)

@@ -2,6 +2,7 @@
 """One's own images: settings that fit hundreds or hundreds of thousands of them."""
 
 import dataclasses
+import re
 
 import numpy as np
 
@@ -125,24 +126,25 @@ def images(run: str = "s16") -> Config:
     )
 
 
-def found_out(config: Config, name: str, data_dir: str = "") -> Config:
+def found_out(config: Config, name: str, data_dir: str = "", bands: str = "") -> Config:
     """Return a recipe's config for what a dataset's images have, and say so in one line.
 
     One label an image leaves it as it is. What is wrong with the targets is said when the run
-    opens them.
+    opens them. `bands` is `data.bands` as a command line has it: "all" or "B02,B03".
 
     Raises UserError: a folder of two layouts.
     """
     layout = layout_of(name)
     if layout.kind is TargetKind.NONE:
-        return _of_labels(config, name, data_dir)
+        chosen = re.findall(r"[^\s,()\[\]'\"]+", bands)
+        return _of_labels(config, name, data_dir, tuple(chosen))
     objective, kind, what = _learned(config, layout.name, layout.kind)
     if waiting.is_first():
         print(f"{layout.name}: {layout.what}; the run learns {what}", flush=True)
     return for_targets(config, objective, kind)
 
 
-def _of_labels(config: Config, name: str, data_dir: str) -> Config:
+def _of_labels(config: Config, name: str, data_dir: str, bands: tuple[str, ...]) -> Config:
     """Return a recipe's config for what the images of a dataset have, and say so in one line.
 
     A dataset of one label an image, or one that cannot be opened, leaves it as it is: what is wrong
@@ -151,7 +153,7 @@ def _of_labels(config: Config, name: str, data_dir: str) -> Config:
     if not data.full_name(name).startswith(_KINDS):
         return config
     try:
-        source = data.open_source(name, data_dir, config.data.train_split)
+        source = data.open_source(name, data_dir, config.data.train_split, bands=bands)
     except UserError:
         return config
     if gives_numbers(source):

@@ -189,4 +189,6 @@ def test_labels_above_the_thresholds_that_the_run_chose(
     measured = json.loads((tmp_path / "out" / "metrics.json").read_text())
     for key in ("map", "f1", "cf1", "of1"):
         assert measured[key] == pytest.approx(trained.metrics[f"val/{key}"], rel=1e-5)
-    assert "average precision, mean over the classes" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "average precision, mean over the classes" in told
+    assert "more have no label and count from map on)" in told

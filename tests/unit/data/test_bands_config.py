@@ -52,6 +52,12 @@ def test_what_does_not_go_together_is_refused(subtests: pytest.Subtests) -> None
         data.one_view(colours, (16, 16), 12, data.reading(config().data))
 
 
+def test_bands_are_as_a_flag_gives_them() -> None:
+    cfg = config(bands=("B11,B02",), channels=2)
+    checks.check(cfg)
+    assert cfg.data.bands == ("B11", "B02")
+
+
 def test_statistics_are_read_into_the_config(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     mean = [i / 100 for i in range(12)]

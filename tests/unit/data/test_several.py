@@ -66,18 +66,22 @@ def test_bars_in_names_are_escaped_or_read_as_one_label(folder: Path) -> None:
 
 
 def test_numbers_are_columns_and_what_is_not_known_is_nan(folder: Path) -> None:
-    source = table(folder, "Mass [kg],age", "1.5,3", "2,", ",", "4e1,7", options="?target=mass,age")
-    assert source.class_names == ("mass [kg]", "age")
+    source = table(
+        folder, "Mass [kg],age", "1.5,3", "2,#N/A", ",<NA>", "4e1,7", options="?target=mass,age"
+    )
+    assert source.class_names == ("Mass [kg]", "age")
     assert source.spec["value"].shape == (2,)
     np.testing.assert_array_equal(fields(source, "value"), [[1.5, 3], [2, np.nan], [40, 7]])
     assert source.account is not None
     assert source.account.left_out["without a number"].count == 1
-    assert "mass [kg] from 1.5 to 40; age from 3 to 7, 1 not known" in source.account.line()
-    assert source.columns() == ("path", "mass [kg]", "age")
+    assert "Mass [kg] from 1.5 to 40; age from 3 to 7, 1 not known" in source.account.line()
+    assert source.columns() == ("path", "Mass [kg]", "age")
     assert source.rows()[1][1:] == ("2.0", "")
     some = data.Sample(source, np.array([2, 0], np.int32))
     np.testing.assert_array_equal(some.values, [[40, 7], [1.5, 3]])
-    assert table(folder, "target", "1", "2", "3", "4").values is not None
+    assert table(folder, "Target", "1", "2", "3", "4").class_names == ("Target",)
+    with pytest.raises(UserError, match="has the column mass twice"):
+        table(folder, "mass,Mass", "1,2", "1,2", "1,2", "1,2", options="?target=Mass")
     for cells, options, why in (
         (("x", "1", "1", "1"), "", "line 2: the column target: 'x' is no number"),
         (("inf", "1", "1", "1"), "", "line 2: the column target: 'inf' is no finite number"),

@@ -49,6 +49,17 @@ def test_lists_of_words_and_of_plain_ids(tmp_path: Path) -> None:
         opened(tmp_path, {"labels": [[1.0], [0.5]]})
 
 
+def test_a_file_whose_lists_are_all_missing_has_no_labels(tmp_path: Path) -> None:
+    kind = pa.list_(pa.int64())
+    opened(tmp_path, {"labels": pa.array([None, None], kind)})
+    (tmp_path / "train.parquet").rename(tmp_path / "test.parquet")
+    opened(tmp_path, {"labels": pa.array([[1], [0, 1]], kind)})
+    source = data.open_source(f"parquet:{tmp_path}/*.parquet", split="test")
+    assert source.class_names == ("0", "1")
+    assert fields(source, "label") == [[0, 0], [0, 0]]
+    assert source.spec["label"].dtype == np.uint8
+
+
 def test_numbers_are_chosen_by_name(tmp_path: Path) -> None:
     columns = {"mass [kg]": [0.5, None, 2.5], "age": [1, 2, None], "word": ["a", "b", "c"]}
     source = opened(tmp_path, columns, "?target=mass,age")

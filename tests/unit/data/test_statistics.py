@@ -58,6 +58,15 @@ def test_no_data_are_counted_and_left_out(tmp_path: Path) -> None:
     assert told[-1].startswith("data.mean=12,13.4 data.std=")
 
 
+def test_no_data_are_what_a_float_of_32_bits_makes_of_the_number(tmp_path: Path) -> None:
+    image = np.full((2, 2, 1), 7, np.float32)
+    lowest = "-3.40282346638529e+38"  # as older GDAL writes it, a little below the lowest float
+    for k, text in enumerate(("0.1", lowest)):
+        image[0, 0, 0] = np.float32(text)
+        found = statistics.measure(folder(tmp_path / str(k), [image]), ("all",), nodata=float(text))
+        assert (found.nodata, found.mean) == ((1,), (7.0,))
+
+
 def test_the_command_measures_pictures_too(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 3)).astype(np.uint8)
     place = tmp_path / "photos" / "train" / "a"

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data import classes, open_source
+from vit_jax.data.several import Numbers
 from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import UserError
 from vit_jax.evals.classes import align, grouped, joined, rule
@@ -46,6 +47,35 @@ def test_several_labels_in_another_order():
     source = align(Tags(), ("sun", "rain", "sky", "sea"))
     assert source.multi_label
     np.testing.assert_array_equal(source.read(0)["label"], [0, 0, 1, 1])
+
+
+class Measured(Labelled):
+    """A source of two numbers an image."""
+
+    name, class_names = "scales", ("mass [kg]", "age")
+
+    def __init__(self) -> None:
+        self.take_targets(Numbers(np.array([[70, 30], [np.nan, 4]], np.float32)))
+
+    def __len__(self):
+        return 2
+
+    def read(self, index):
+        return self._target(index)
+
+    def example_id(self, index):
+        return str(index)
+
+    def digest(self):
+        return ""
+
+
+def test_numbers_in_another_order_are_found_by_name() -> None:
+    source: Any = align(Measured(), ("age", "height", "mass [kg]"))
+    found = [source.read(k)["value"] for k in range(2)]
+    np.testing.assert_array_equal(found, [[30, np.nan, 70], [4, np.nan, np.nan]])
+    with pytest.raises(UserError, match=r"the number 'mass \[kg\]', .*with their units$"):
+        align(Measured(), ("age", "mass [g]"))
 
 
 @pytest.mark.parametrize("names", [(), ("sea", "sky")])

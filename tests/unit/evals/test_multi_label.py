@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of several labels, equal to scikit-learn's on the golden scores, with ties."""
 
+import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.errors import UserError
 from vit_jax.evals import multi_label
+from vit_jax.evals.classify import Classify, Scores
 from vit_jax.evals.config import ThresholdRule
+from vit_jax.evals.several import MultiLabel
+from vit_jax.models.losses import Loss
 
 GOLDEN = dict(np.load(Path(__file__).parents[2] / "golden/next3/metrics.npz"))
 SCORES, TRUTH = GOLDEN["in_scores"], GOLDEN["in_truth"]
@@ -75,3 +84,40 @@ def test_without_labels_there_is_no_average() -> None:
     with pytest.raises(ValueError, match="no image has a label"):
         multi_label.ranking(SCORES, np.zeros_like(TRUTH))
     assert np.isnan(multi_label.auroc(SCORES[:, 0], np.ones(30, bool)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Told(Classify):
+    """A split whose probabilities are known."""
+
+    every: Any
+    hot: Any
+
+    def scores(self, predict: Any, variables: Any) -> Scores:
+        del predict, variables
+        one = np.zeros(1, np.float32)
+        fields = {"nll": one, "top1": one > 0, "top5": one > 0, "confidence": one}
+        prediction = np.zeros(1, np.int32)
+        return Scores(**fields, prediction=prediction, label=None, every=self.every, hot=self.hot)
+
+
+def test_thresholds_of_another_split_measure_this_one(tmp_path: Path) -> None:
+    def told(name: str, scores: list, labels: list) -> Told:
+        known = {"every": np.array(scores, np.float32), "hot": np.array(labels, np.int8)}
+        mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+        how = {"batches": lambda: iter(()), "batch_size": 1, "mesh": mesh, "loss": Loss.SIGMOID}
+        return Told(class_names=("a",), name=name, **how, **known)
+
+    test = told("photos[test]", [[0.6], [0.3]], [[1], [1]])
+    val = told("photos[val]", [[0.4], [0.1]], [[1], [0]])
+    run = MultiLabel(own=test, chosen=val, rule=ThresholdRule.GLOBAL, report=True)
+    found = run.run({"logits": lambda *_: jnp.zeros(1)}, {}, tmp_path)
+    assert found["threshold"] == pytest.approx(0.25)
+    assert found["f1"] == 1.0
+    kept = json.loads((tmp_path / "thresholds.json").read_text())
+    assert kept["chosen_on"] == "photos[val]"
+    without = dataclasses.replace(val, hot=np.zeros((2, 1), np.int8))
+    with pytest.raises(UserError, match=r"photos\[val\] has no image with a label"):
+        dataclasses.replace(run, chosen=without).run(
+            {"logits": lambda *_: jnp.zeros(1)}, {}, tmp_path
+        )

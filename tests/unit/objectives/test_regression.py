@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from vit_jax import models
-from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
+from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig, several
 from vit_jax.data.several import Numbers
 from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import UserError
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import (
     Context,
+    DistillConfig,
     Regression,
     RegressionConfig,
     RegressionLoss,
@@ -96,7 +97,8 @@ class Measured(Labelled):
         self.take_targets(Numbers(np.array(values, np.float32)))
 
     def __len__(self) -> int:
-        return len(self.values)
+        assert self._targets is not None
+        return len(self._targets)
 
     def read(self, index: int) -> dict:
         return self._target(index)
@@ -146,3 +148,11 @@ def test_refuses_what_does_not_go_together() -> None:
     native = DataConfig(transform=TransformConfig(crop=Crop.NATIVE, lengths=(16,)))
     with pytest.raises(UserError, match="numbers are learned from images of one size, not"):
         RegressionConfig().check(MODEL, native)
+
+
+def test_labels_that_are_not_known_are_for_plain_training_alone() -> None:
+    source = Measured([[0, 1]])
+    source.take_targets(several.read(["a\nb", "?a"]).labels)
+    SupervisedConfig(loss=Loss.SIGMOID).check_source(source)
+    with pytest.raises(UserError, match="labels that are not known"):
+        DistillConfig(loss=Loss.SIGMOID).check_source(source)

@@ -208,7 +208,7 @@ def picture(
         shown = (0, 1, 2) if channels >= 3 else (0,)
     chosen = pixels[..., [min(each, channels - 1) for each in shown]]
     if chosen.dtype == np.uint8:
-        return chosen if chosen.shape[2] != channels or any(shown) else pixels
+        return pixels if tuple(shown) == tuple(range(channels)) else chosen
     values = chosen.astype(np.float32)
     finite = np.where(np.isfinite(values), values, np.nan)
     if np.isnan(finite).all():

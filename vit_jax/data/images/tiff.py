@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image
 
-from vit_jax.data.images.header import check_size
+from vit_jax.data.images.header import MAX_PIXELS, check_size
 
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _MOST_PAGES = 4096
@@ -120,8 +120,8 @@ def _directory(data: bytes, at: int, order: str, big: bool) -> tuple[dict[str, A
     for entry in range(at, at + min(count, 4096) * size, size):
         tag, kind, number = struct.unpack_from(order + ("HHQ" if big else "HHI"), data, entry)
         name, code = _TAGS.get(tag), _TYPES.get(kind)
-        if name is None or code is None:
-            continue
+        if name is None or code is None or (code == "s") != (name == "nodata"):
+            continue  # a text where a number belongs, and the other way round, is no value
         form = f"{order}{number}{code}"
         place = entry + size - inline
         if struct.calcsize(form) > inline:
@@ -158,8 +158,8 @@ def _pixels(data: bytes, page: Page) -> Shaped[np.ndarray, "H W C"]:
     offsets, counts = tags[f"{kind}_offsets"], tags[f"{kind}_counts"]
     (across,), rows = tags.get("tile_width", (page.width,)), tags.get("rows_per_strip")
     rows = tags["tile_height"][0] if tiled else min((rows or (page.height,))[0], page.height)
-    if not across or not rows:
-        raise ValueError("a TIFF with strips or tiles of no size")
+    if min(across, rows) < 1 or across * rows > MAX_PIXELS:
+        raise ValueError(f"a TIFF with strips or tiles of {across}x{rows} pixels")
     planes = page.samples if tags.get("planar", (1,))[0] == _PLANES else 1
     each = math.ceil(page.height / rows) * math.ceil(page.width / across)
     if len(offsets) != planes * each or len(counts) != len(offsets):

@@ -133,6 +133,10 @@ def read(
     for name in (*_KNOWN, caption, *targets):
         if columns.count(name) > 1:
             raise UserError(f"{where} has the column {name} twice; keep one of them")
+    # Numbers are called as the table has them: a kelvin, [K], is no [k].
+    is_named = {*targets} - {*_KNOWN, caption}
+    spelled = [one_spelling(cell) for cell in rows[0][1]]
+    columns = [s if c in is_named else c for c, s in zip(columns, spelled, strict=True)]
     if not rows[1:]:
         raise UserError(f"{where} lists no images")
     known = [name for name in _KNOWN if name != "label" or not targets]

@@ -335,8 +335,9 @@ class FolderSource(Labelled):
         if self.bands:
             from vit_jax.data.sources import arrays  # late: most folders hold pictures
 
-            return {"image": arrays.read(path, self.bands), "label": int(self.labels[index])}
-        image = remote.read(path) if self.is_remote else read_file(path)
+            image = arrays.read(path, self.bands)
+        else:
+            image = remote.read(path) if self.is_remote else read_file(path)
         return {"image": image, **self._target(index)}
 
     def example_id(self, index: int) -> str:

@@ -163,7 +163,8 @@ def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray
     paths = [opened.schema.column(i).path for i in range(len(opened.schema.names))]
     lacking = {columns.image, columns.label, *columns.targets}
     lacking -= {*paths, *opened.schema_arrow.names, ""}
-    lacking -= {columns.label} if several_columns.is_list(opened, columns.label) else set()
+    is_list = several_columns.is_list(opened, columns.label)
+    lacking -= {columns.label} if is_list else set()
     if (
         lacking
         or several_columns.classes(several_columns.features(opened), columns.label)
@@ -176,9 +177,9 @@ def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray
     if not columns.label:
         return np.full(opened.metadata.num_rows, -1, np.int64)
     values = opened.read(columns=[columns.label]).column(0).to_pylist()
-    if all(value is None or type(value) is int for value in values):
+    if not is_list and all(value is None or type(value) is int for value in values):
         return np.array([-1 if value is None else value for value in values], np.int64)
-    read = several.of_list if several_columns.is_list(opened, columns.label) else label_of
+    read = several.of_list if is_list else label_of
     texts = []
     for row, value in enumerate(values):
         try:

@@ -102,5 +102,7 @@ def test_a_picture_shows_the_chosen_bands_stretched() -> None:
     assert bands.picture(ramp[..., :2]).shape == (101, 1, 1)
     grey = RNG.integers(0, 256, (4, 4, 1)).astype(np.uint8)
     assert bands.picture(grey) is grey
+    red = RNG.integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    np.testing.assert_array_equal(bands.picture(red, (0, 0, 0)), red[..., [0, 0, 0]])
     four = RNG.integers(0, 256, (4, 4, 4)).astype(np.uint8)
     np.testing.assert_array_equal(bands.picture(four, (3, 2, 1)), four[..., [3, 2, 1]])

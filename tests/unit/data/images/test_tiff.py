@@ -36,11 +36,18 @@ def test_a_damaged_file_is_refused_in_a_line(subtests: pytest.Subtests) -> None:
     good = FILES["uint16 chunky, deflate, predictor, strips"].tobytes()
     jpeg = good.replace(struct.pack("<HHII", 259, 3, 1, 8), struct.pack("<HHII", 259, 3, 1, 7))
     assert jpeg != good
+    letter = good.replace(struct.pack("<HHII", 256, 4, 1, 17), struct.pack("<HHII", 256, 2, 1, 17))
+    assert letter != good
+    wide = {256: 1, 257: 1, 258: 16, 259: 5, 322: 2**32 - 1, 323: 1, 324: 0, 325: 8}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, each) for tag, each in wide.items())
+    tile = b"II*\0" + struct.pack("<IH", 8, len(wide)) + entries + bytes(4)
     cases = {
         "no TIFF": b"\xff\xd8\xff",
         "cut off": good[: len(good) // 2],
         "cut off or damaged": good[:40],
         "compression 7": jpeg,
+        "off or damaged": letter,
+        "tiles of 4294967295x1 pixels": tile,
         "that is damaged": good[:-300] + bytes(300),
         r"damaged \(": FILES["uint16 planar, LZW"].tobytes()[:-300] + bytes(300),
     }

@@ -69,6 +69,11 @@ def test_a_folder_of_bands_is_an_image(tmp_path: Path) -> None:
     table.write_text("path,label\nset/train/cat/p1,cat\nset/train/dog/p3,dog\n")
     listed = data.open_source(f"csv:{table}", split="whole", bands=chosen)
     assert decode(listed.read(0)["image"], 2, rules).shape == (6, 8, 2)
+    table.write_text("path,label,depth\nset/train/cat/p1,cat|far,3\nset/train/dog/p3,dog,5\n")
+    listed = data.open_source(f"csv:{table}", split="whole", bands=chosen)
+    assert listed.read(0)["label"].tolist() == [1, 0, 1]
+    listed = data.open_source(f"csv:{table}?target=depth", split="whole", bands=chosen)
+    assert listed.read(1)["value"].tolist() == [5]
 
 
 def test_parquet_has_arrays_as_lists_or_as_files(tmp_path: Path, subtests: pytest.Subtests) -> None:
