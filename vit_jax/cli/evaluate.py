@@ -42,7 +42,8 @@ class Evaluate(ModelOptions):
     """Measures a trained model on a split of a dataset, each image counted once, on all devices.
 
     It prints top-1, top-5, loss and calibration; with --out also by class, and as pictures. Of
-    several labels an image it prints average precision and F1 too, and of numbers their errors.
+    several labels an image it prints average precision and F1 too, and of numbers their errors. A
+    model of pixels is measured as the run's first evaluation of pixels does.
 
       vit_jax evaluate --from=runs/vit_mu_digits --out=runs/evaluate
       vit_jax evaluate --from=runs/vit_mu_digits --sizes=16,24,32,40,48 --corruptions=all
@@ -121,16 +122,28 @@ def _of_pixels(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     for name in ("sizes", "corruptions"):
         if getattr(given, name):
             raise UserError(f"--{name} are of classes of images, and {found.ref} tells pixels'")
+    if given.tta:
+        raise UserError("--tta is of classes of images; leave it out")
+    if set(given.transform) - {"resize"}:
+        raise UserError(
+            "a model of pixels is measured on whole images; leave out all but --transform.resize"
+        )
     startup.join_cluster()
     model_options.say_slow_dtype(found)
     settings = {x: getattr(given, x) for x in ("dataset", "split", "data_dir", "batch_size")}
-    target = pixel_scores.open_target(found, **settings)
+    target = pixel_scores.open_target(found, **settings, own_transform=not given.transform)
     writer = _Writer(given.out if jax.process_index() == 0 else None)
     trained = dense.read_weights(found)
     mesh = sharding.make_mesh(mesh_config)
     measured = pixel_scores.measure(trained, target, mesh, given.out)
+    if given.out is not None and hasattr(target.evaluation, "report"):
+        writer.written += ["per_class.csv", "figures/masks.png"]
     _print(title(trained))
     _print(f"{target.source.name}, {int(measured['num_examples']):,} images")
+    own, *others = target.names or ("",)
+    said = f"measured by {measured['evaluation']}" + (f", as evals.{own}" if own else "")
+    rest = f", not as evals.{', evals.'.join(others)}" if others else ""
+    _print(f"{said}{rest}\n")
     for name, value in measured.items():
         known = measures.of(name)
         if known is not None and isinstance(value, float):

@@ -38,6 +38,7 @@ class PixelSplit:
     evaluation: EvalConfig
     reading: data.DataConfig
     source: data.Source
+    names: tuple[str, ...] = ()  # the run's evaluations of pixels, first the one it is measured as
 
 
 def open_target(
@@ -48,6 +49,7 @@ def open_target(
     split: str = "",
     data_dir: str = "",
     batch_size: int = 0,
+    own_transform: bool = True,
 ) -> PixelSplit:
     """Open a split for a model of pixels; arguments are as of `evaluate.open_target`.
 
@@ -56,24 +58,24 @@ def open_target(
 
     Raises UserError: no such dataset or split, or one without such targets.
     """
-    own = list(trained.config.evals.values()) if trained.config else []
-    kinds = tuple(KINDS.values())
-    first = [type(cfg) for cfg in own if isinstance(cfg, kinds)]
-    kind = KINDS[task_of(trained, task)] if task or not first else first[0]
+    every = trained.config.evals if trained.config else {}
+    own = {name: cfg for name, cfg in every.items() if isinstance(cfg, tuple(KINDS.values()))}
+    first = next(map(type, own.values()), None)
+    kind = KINDS[task_of(trained, task)] if task or first is None else first
     place = {"dataset": dataset, "split": split, "data_dir": data_dir, "batch_size": batch_size}
-    evaluation, reading, source = open_split(trained, kind, **place)
+    evaluation, reading, source = open_split(trained, kind, **place, own_transform=own_transform)
     shared = {field.name for field in dataclasses.fields(EvalConfig)}
-    for cfg in own:
-        if type(cfg) is kind:
-            names = [x.name for x in dataclasses.fields(cfg) if x.name not in shared]
-            more = {name: getattr(cfg, name) for name in names}
-            evaluation = dataclasses.replace(evaluation, **more)
-            break
+    same = [name for name, cfg in own.items() if type(cfg) is kind][:1]
+    for name in same:
+        more = [x.name for x in dataclasses.fields(kind) if x.name not in shared]
+        settings = {field: getattr(own[name], field) for field in more}
+        evaluation = dataclasses.replace(evaluation, **settings)
     whole = TransformConfig(crop=Crop.RESIZE, resize=evaluation.transform.resize)
     evaluation = dataclasses.replace(evaluation, transform=whole)
     evaluation.check("the evaluation")
     evaluation.check_sources("the evaluation", {"": source})
-    return PixelSplit(evaluation=evaluation, reading=reading, source=source)
+    names = tuple(same + [name for name in own if same and name not in same])
+    return PixelSplit(evaluation=evaluation, reading=reading, source=source, names=names)
 
 
 @hardware.explained("lower the batch size, --batch_size=N")

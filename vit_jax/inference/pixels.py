@@ -70,7 +70,7 @@ class PixelAnswer(NamedTuple):
     error: str = ""
 
     def told(self, task: PixelTask, most: int) -> str:
-        """Say up to `most` of what is found, in a line."""
+        """Return one line that names the first `most` things found and counts the others."""
         unit = ".3f" if task is PixelTask.DEPTH else ".0%"
         said = [f"{terminal(name)} {x:{unit}}" for name, x in self.found[:most]]
         more = len(self.found) - len(said)
@@ -292,7 +292,7 @@ class _Classes(_Written):
         return shares, pictures.over(image, found)
 
     def close(self, images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]) -> None:
-        self.put("classes.txt", "".join(f"{name}\n" for name in self.names).encode())
+        self.put("classes.txt", "".join(f"{terminal(name)}\n" for name in self.names).encode())
 
 
 class _WrittenObjects(_Written):
@@ -365,7 +365,8 @@ class _Segments(_Written):
             ],
         )
         pairs = zip(classes, found.scores.tolist(), strict=True)
-        return [(self.names[k], score) for k, score in pairs], pictures.over(image, ids - 1)
+        likeliest = sorted(pairs, key=lambda pair: -pair[1])
+        return [(self.names[k], score) for k, score in likeliest], pictures.over(image, ids - 1)
 
     def close(self, images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]) -> None:
         listed, records = self._listed(images, names, errors)

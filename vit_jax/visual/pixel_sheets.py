@@ -35,6 +35,7 @@ def write_sheet(
             image = bands.picture(image, rules.bands_shown) if rules.bands else image
             tiles.append(Tile(as_rgb(image), shown(Path(answer.file).name)))
             tiles.append(Tile(drawn, answer.told(task, _NAMED)))
-    title = f"{trained.name}: {task}"
+    rest = f", the first {_MOST} of {len(images):,} images" if len(images) > _MOST else ""
+    title = f"{trained.name}: {task}{rest}"
     sheet = [write(out, "pixels.png", render(wrapped(tiles, 4), title))] if tiles else []
     return sheet, [answer.error for answer, _ in found if answer.error]

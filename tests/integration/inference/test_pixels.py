@@ -144,6 +144,9 @@ def test_names_and_refusals(network: str, images: Path, tmp_path: Path, capsys: 
     ):
         assert predict.main(["predict", *first, *more]) == 2
         assert named in capsys.readouterr().err
+    for more, named in (("--tta=flip", "--tta is of"), ("--transform.crop=center", "whole images")):
+        assert evaluate.main(["evaluate", first[0], "--dataset=masks:none", more]) == 2
+        assert named in capsys.readouterr().err
 
 
 def test_a_run_measures_what_evaluate_does(tmp_path: Path, capsys: Any) -> None:
@@ -151,7 +154,10 @@ def test_a_run_measures_what_evaluate_does(tmp_path: Path, capsys: Any) -> None:
     cfg.data.name, cfg.duration = dense_sets.write_masks(tmp_path / "set"), "2 steps"
     cfg.data.num_workers, cfg.mesh.data, cfg.log.tensorboard = 0, 1, False
     whole = TransformConfig(crop=Crop.RESIZE)
-    cfg.evals = {"val": SegmentationEval(transform=whole, stride=5, report=True)}
+    cfg.evals = {
+        "val": SegmentationEval(transform=whole, stride=5, report=True),
+        "other": SegmentationEval(transform=whole),
+    }
     cfg.objective.num_classes = 0  # the data's
     run = tmp_path / "run"
     result = fit(cfg, run)
@@ -162,6 +168,9 @@ def test_a_run_measures_what_evaluate_does(tmp_path: Path, capsys: Any) -> None:
     own = next(row for row in rows if "val/miou" in row)
     capsys.readouterr()
     assert evaluate.main(["evaluate", f"--from={run}", f"--out={tmp_path / 'again'}"]) == 0
+    said = capsys.readouterr().out
+    assert "measured by SegmentationEval, as evals.val, not as evals.other\n" in said
+    assert "wrote per_class.csv, figures/masks.png, metrics.json in" in said
     again = json.loads((tmp_path / "again" / "metrics.json").read_text())
     for name in ("miou", "accuracy"):
         assert again[name] == pytest.approx(own[f"val/{name}"])

@@ -112,8 +112,8 @@ def _metrics(kind: type, devices: int) -> dict[str, float]:
 
 def test_what_the_image_says_is_found() -> None:
     assert _metrics(SegmentationEval, 1) == {"miou": 1.0, "accuracy": 1.0, "num_examples": 5.0}
-    # Of an image of the model's size all; the void pixel is left out of the union. Wider ones are
-    # made smaller, and their edges are less exact.
+    # An image of the model's size is found exactly: the void pixel is left out of the union.
+    # A wider image is made smaller, and its edges are less exact.
     exact = _run(PanopticEval(transform=WHOLE), 1, source=Drawn(TargetKind.SEGMENTS, 1))
     found = _metrics(PanopticEval, 1)
     for name in ("pq", "pq_things", "pq_stuff", "rq"):
