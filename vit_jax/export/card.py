@@ -18,6 +18,8 @@ from vit_jax.settings import measures
 
 # The loader that the Hub's page offers.
 _LIBRARY = {"timm": "timm", "onnx": "onnx", "stablehlo": "jax"}
+# The Hub's name of the metric by which models of a task are listed.
+_JUDGED = {"image-classification": "accuracy", "image-segmentation": "mean_iou"}
 _SIZED = {
     "center": "the short side resized to the model's over {ratio:g}, the centre cut out",
     "squash_center": "the whole image squashed to the model's size over {ratio:g}, the centre cut "
@@ -66,8 +68,11 @@ def card(
         mean, std = list(trained.mean), list(trained.std)
         scale = f"then (pixel / {white} - mean) / std with mean {mean} and std {std}"
         resizing = _resizing(transform.resize)
+    purpose = _purpose(trained, sizes[0][-1])
+    judged = _JUDGED.get(purpose["task"], "")
     return _text(
         "card.md",
+        metrics=f"\nmetrics:\n- {judged}" if judged else "",
         library=_LIBRARY[form],
         name=markdown(name),
         family=type(trained.model).__name__.removesuffix("Config"),
@@ -85,7 +90,7 @@ def card(
         measured=_measured(trained),
         change=change,
         resizing=resizing,
-        **_purpose(trained, sizes[0][-1]),
+        **purpose,
         **values,
     )
 
