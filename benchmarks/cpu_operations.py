@@ -80,7 +80,7 @@ def make_ours(seconds: float) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     startup.configure()
     import jax
 
-    from vit_jax.train.compiler import compiler_options
+    from vit_jax.devices.hardware import compiler_options
 
     options = compiler_options(sharding.make_mesh(sharding.MeshConfig()), False)
     works: dict[str, tuple[int, Work]] = {}

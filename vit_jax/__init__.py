@@ -173,7 +173,7 @@ def __dir__() -> "list[str]":  # quoted for Python 3.7
     return [*__all__, "__version__"]
 
 
-# Modules and packages that were elsewhere in 0.1, for config files and notebooks written then.
+# Modules and packages that were elsewhere, for config files and notebooks written then.
 _MOVED = {
     "analysis": "cost",
     "analysis.scaling": "sweeps.scaling",
@@ -217,6 +217,14 @@ _MOVED = {
     "models.vit": "models.families.vit",
     "models.vit_config": "models.families.vit_config",
     "mup": "models.mup",
+    "recipes.convnext": "recipes.imagenet.convnext",
+    "recipes.deit": "recipes.imagenet.deit",
+    "recipes.deit3": "recipes.imagenet.deit3",
+    "recipes.google": "recipes.imagenet.google",
+    "recipes.regnet": "recipes.imagenet.regnet",
+    "recipes.swin": "recipes.imagenet.swin",
+    "recipes.transforms": "recipes",
+    "recipes.vit5": "recipes.imagenet.vit5",
     "reduction": "models.layers.dense",
     "remote": "storage.remote",
     "sharding": "devices.sharding",

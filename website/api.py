@@ -5,6 +5,7 @@ Public are `vit_jax.__all__` and the functions and classes that its modules defi
 their own files. The code is read, not run.
 """
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Any
@@ -67,19 +68,25 @@ def _is_config(found: Any) -> bool:
 
 
 def _modules(package: str) -> list[str]:
-    members = _package()[package].members.items()
-    return sorted(name for name, found in members if not found.is_alias and found.is_module)
+    """List the modules that a package has or offers, as recipes does those of its folder."""
+    found = []
+    for name in _package()[package].members:
+        with contextlib.suppress(griffe.AliasResolutionError):  # of another library
+            target = _object(f"vit_jax.{package}.{name}")
+            if target.is_module and target.path.startswith(f"vit_jax.{package}."):
+                found.append(name)
+    return sorted(found)
 
 
 def _members(module: str) -> list[str]:
     """List the public functions and classes that a module defines or gathers from its files."""
-    found = []
-    for name in _object(module).members:
+    found, place = [], _object(module)
+    for name in place.members:
         try:
             target = _object(f"{module}.{name}")
         except griffe.AliasResolutionError:  # of another library
             continue
-        own = target.path.startswith(f"{module}.") and not target.is_module
+        own = target.path.startswith(f"{place.path}.") and not target.is_module
         if own and not name.startswith("_") and (target.is_function or target.is_class):
             found.append(f"{module}.{name}")
     return sorted(found)

@@ -94,8 +94,8 @@ REVIEWED = {
         data/sources/copy_records.py:write: mkdir open rename truncate unlink
         data/sources/digits.py:prepare: mkdir rename rmtree
         data/classes.py:_rows: read_text
-        data/sources/tar_index.py:_remember: mkdir
-        data/sources/tar_index.py:_write: mkdir
+        data/sources/sharded/tar_index.py:_remember: mkdir
+        data/sources/sharded/tar_index.py:_write: mkdir
         demo/page.py:write: read_text
         distill/cache.py:LogitCache._crc32: open
         distill/cache.py:LogitCache.reserve: open
@@ -192,7 +192,7 @@ REVIEWED = {
     # Readers of a stranger's data that build nothing but arrays, numbers and text.
     "no program": """
         checkpoints/storage.py:_load: load
-        data/sources/hub_files.py:_card: safe_load
+        data/sources/sharded/hub_files.py:_card: safe_load
         data/sources/dense/yolo.py:_yaml: safe_load
         data/sources/records.py:TfdsSource.__init__: builder_from_directory
         evals/drift.py:_read: load

@@ -97,7 +97,7 @@ def test_modules_offer_what_they_define() -> None:
         assert f"vit_jax.{name}" in names
     for name in ("objectives.create", "weights.from_timm", "sweeps.scaling.fit_power_law"):
         assert f"vit_jax.{name}" in names
-    assert "vit_jax.recipes.folder.images" in names
+    assert {"vit_jax.recipes.folder.images", "vit_jax.recipes.deit3.pretrain"} <= names
     assert not [name for name in names if name.rpartition(".")[2].startswith("_")]
 
 

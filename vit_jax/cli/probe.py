@@ -34,7 +34,7 @@ from vit_jax.inference.trained import Trained, changes, read_weights, title
 from vit_jax.models.intermediates import num_layers, numbers
 from vit_jax.settings import fields
 from vit_jax.storage import files
-from vit_jax.visual import mask_sheets
+from vit_jax.visual import pixel_sheets
 from vit_jax.visual.evaluation import draw_shots
 
 _PICTURED = 6  # test images of a picture
@@ -131,7 +131,7 @@ def probe_masks(given: "Probe", found: Trained, layers: Layers, usual: Sequence[
         probes = [each for each in results if each.method != CONSTANT]
         captions = [f"{_label(each)}: mIoU {each.miou:.1%}" for each in probes]
         heading = f"{trained.name} on {data.short_name(splits[1].name)}"
-        _write_masks(given.plot, mask_sheets.draw(pictures, names, captions, heading))
+        _write_masks(given.plot, pixel_sheets.draw_masks(pictures, names, captions, heading))
     return 0
 
 

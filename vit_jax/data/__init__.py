@@ -80,18 +80,18 @@ def open_source(
 
         source = open_csv(path, split, captions, bands)
     elif kind == "tar":
-        from vit_jax.data.sources.tar_files import open_tar
+        from vit_jax.data.sources.sharded.tar_files import open_tar
 
         source = open_tar(path, split, captions)
     elif kind == "parquet":
         from vit_jax.data.sources.dense.columns import with_targets, without_label
-        from vit_jax.data.sources.parquet_files import open_parquet
+        from vit_jax.data.sources.sharded.parquet_files import open_parquet
 
         source = open_parquet(without_label(path, target), split, captions, bands)
         source = with_targets(source, path, target)
     elif kind == "hf":
         from vit_jax.data.sources.dense.columns import with_targets, without_label
-        from vit_jax.data.sources.hub_files import open_hf
+        from vit_jax.data.sources.sharded.hub_files import open_hf
 
         source = open_hf(without_label(path, target), split, captions, bands)
         source = with_targets(source, path, target)

@@ -18,7 +18,7 @@ from vit_jax.inference.trained import Trained, describe, with_model
 from vit_jax.models.dense.dpt import DptConfig
 from vit_jax.models.dense.eomt import EomtHead
 from vit_jax.objectives import Objective, ObjectiveConfig, Predict
-from vit_jax.objectives.beside import own
+from vit_jax.objectives.base import own
 from vit_jax.weights.config import ResizeRule
 
 
@@ -37,11 +37,11 @@ def _config(trained: Trained) -> ObjectiveConfig:
     if trained.config is not None and trained.head is not None:
         return trained.config.objective
     if isinstance(trained.head, EomtHead):
-        from vit_jax.objectives.eomt import EomtConfig  # late, as all objectives
+        from vit_jax.objectives.dense.eomt import EomtConfig  # late, as all objectives
 
         return EomtConfig.of(trained.head)
     if isinstance(trained.head, DptConfig):
-        from vit_jax.objectives.depth import DepthConfig, DepthHead
+        from vit_jax.objectives.dense.depth import DepthConfig, DepthHead
 
         return DepthConfig(head=DepthHead.DPT, dpt=trained.head)
     raise UserError(

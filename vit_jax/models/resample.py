@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One patch kernel and one position table for patches of every size (FlexiViT, arXiv:2212.08013).
+"""Patch kernels, position tables and maps of another size, by constant matrices.
 
-Section 3.4: pixels x resized by B are seen by the kernel (B^T)^+ w as x by w, or as nearly as can
-be. big_vision's proj/flexi resizes the pixels by tf.image's bilinear, which does not antialias, and
-positions by jax.image's, which does where a grid shrinks. Both are separable.
+FlexiViT (arXiv:2212.08013), section 3.4: pixels x resized by B are seen by the kernel (B^T)^+ w as
+x by w, or as nearly as can be. big_vision's proj/flexi resizes the pixels by tf.image's bilinear,
+which does not antialias, and positions by jax.image's, which does where a grid shrinks. Maps are
+resized as by PyTorch's bilinear `interpolate`, with and without align_corners. All are separable.
 """
 
 import functools
@@ -55,6 +56,11 @@ def bilinear(old: int, new: int) -> Float[np.ndarray, "new old"]:
     return sampled(centres(old, new), old, triangle, reach=1)
 
 
+def corners(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return bilinear interpolation that keeps the first and the last sample: align_corners."""
+    return sampled(np.arange(new) * (old - 1) / max(new - 1, 1), old, triangle, reach=1)
+
+
 @functools.cache
 def pseudo_inverse(old: int, new: int, matrix: Matrix = bilinear) -> Float[np.ndarray, "new old"]:
     """Return what resizes a kernel so that it sees resized pixels as it saw the old."""
@@ -87,3 +93,20 @@ def resized_map(
     how = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
     subscripts = "pi,biwc->bpwc" if axis == 1 else "pi,bhic->bhpc"
     return jnp.einsum(subscripts, weights.astype(x.dtype), x, **how).astype(x.dtype)
+
+
+def resize_map(
+    x: Float[Array, "B H W C"],
+    size: tuple[int, int],
+    matrix: Callable[[int, int], np.ndarray] = bilinear,
+) -> Float[Array, "B P Q C"]:
+    """Bring maps to (P, Q) by a matrix for each axis, without antialias.
+
+    Products with constant matrices: gathers would be sums in no fixed order in the backward pass of
+    a GPU.
+    """
+    for axis, new in enumerate(size, 1):
+        if new != (old := x.shape[axis]):
+            weights = jnp.asarray(matrix(old, new), jnp.float32)
+            x = jax.jit(resized_map, static_argnums=2)(x, weights, axis)  # by its name in a program
+    return x

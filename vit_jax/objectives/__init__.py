@@ -27,19 +27,19 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
         ContrastiveLoss,
         Lock,
     )
-    from vit_jax.objectives.dense_losses import MaskLossConfig
-    from vit_jax.objectives.depth import Depth, DepthConfig, DepthHead
+    from vit_jax.objectives.dense.depth import Depth, DepthConfig, DepthHead
+    from vit_jax.objectives.dense.eomt import Eomt, EomtConfig
+    from vit_jax.objectives.dense.losses import MaskLossConfig
+    from vit_jax.objectives.dense.segment import Segment, SegmentConfig
     from vit_jax.objectives.dino import Dino
     from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
     from vit_jax.objectives.distill import Distill, DistillConfig, taught
-    from vit_jax.objectives.eomt import Eomt, EomtConfig
     from vit_jax.objectives.gram import GramConfig
     from vit_jax.objectives.ijepa import IJepa, IJepaConfig
     from vit_jax.objectives.lejepa import LeJepa, LeJepaConfig
     from vit_jax.objectives.mae import Mae, MaeConfig
     from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
     from vit_jax.objectives.regression import Regression, RegressionConfig, RegressionLoss
-    from vit_jax.objectives.segment import Segment, SegmentConfig
 
 # The class of an objective's config, and the file here that has both: `MaeConfig` and `Mae`. A file
 # is imported when its objective is asked for. To add one, see docs/add_an_objective.md.
@@ -52,14 +52,14 @@ OBJECTIVES = {
     "LeJepaConfig": "lejepa",
     "IJepaConfig": "ijepa",
     "ContrastiveConfig": "contrastive",
-    "SegmentConfig": "segment",
-    "EomtConfig": "eomt",
-    "DepthConfig": "depth",
+    "SegmentConfig": "dense.segment",
+    "EomtConfig": "dense.eomt",
+    "DepthConfig": "dense.depth",
     "RegressionConfig": "regression",
 }
 _OTHERS = {"Balance": "dino_config", "HeadConfig": "dino_config", "taught": "distill"}
 _OTHERS |= dict.fromkeys(("ContrastiveLoss", "Lock"), "contrastive") | {"GramConfig": "gram"}
-_OTHERS |= {"MaskLossConfig": "dense_losses", "DepthHead": "depth"}
+_OTHERS |= {"MaskLossConfig": "dense.losses", "DepthHead": "dense.depth"}
 _OTHERS |= {"RegressionLoss": "regression"}
 
 

@@ -26,6 +26,7 @@ from vit_jax.weights.config import Base
 
 if TYPE_CHECKING:
     from vit_jax.models.two_towers import TwoTowers
+    from vit_jax.weights.layout import Own
 
 Batch = dict[str, jax.Array]
 # (variables, batch as it comes from the data) -> one row per example, in evaluation mode
@@ -390,3 +391,21 @@ class Objective:
             out, state = self.module.apply(variables, image, mutable=mutable, **given)
             return out, dict(state)
         return self.module.apply(variables, image, **given), model_state
+
+
+def own(objective: Objective, params: PyTree, state: PyTree = None) -> "Own | None":
+    """Return what an objective trains beside the model, by the shapes of all parameters.
+
+    With the model's `state` also the statistics of what is beside it.
+    """
+    from vit_jax.weights.layout import Own  # late: most runs read no weights
+
+    names = objective.own_parameters
+    if not names:
+        return None
+
+    def chosen(tree: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: tree[name] for name in names if name in tree}
+
+    kept = {kind: found for kind, tree in (state or {}).items() if (found := chosen(tree))}
+    return Own(chosen(params), objective.own_heads, objective.pair, kept)

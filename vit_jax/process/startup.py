@@ -16,7 +16,7 @@ import jax
 from jax._src import xla_bridge  # jax has no public seam
 
 from vit_jax.errors import UserError
-from vit_jax.process import slurm, waiting, xla
+from vit_jax.process import waiting, xla
 from vit_jax.storage.files import cache_home
 
 # malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (no memory is returned),
@@ -182,7 +182,7 @@ def join_cluster() -> None:
         by_hand = (address, count, index)
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
-    slurm.set_port()
+    xla.set_port()
     try:
         jax.distributed.initialize(
             *by_hand,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What XLA is told before it starts: its flags, and the threads that it computes with on a CPU."""
+"""What the environment tells XLA and JAX before they start: flags, threads, the port to meet at."""
 
 import os
 import re
@@ -17,6 +17,9 @@ _NUMBER = "PJRT_NPROC"  # of the environment, which XLA reads
 _PER_DEVICE = 4  # 1 deadlocks
 # A product is cut over the threads, and how it is cut decides its last bits.
 FIXED = 64
+# The port of a Slurm step: jax's own range, above Linux's ports for connections.
+_FIRST, _COUNT = 61_440, 4096
+_APART = 509  # no factor of the count
 
 _lent = ""  # what this process wrote into the environment
 
@@ -26,6 +29,18 @@ def set_flags() -> None:
     given = os.environ.get("XLA_FLAGS", "")
     missing = [flag for flag in _CPU_FLAGS if flag.split("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
+
+
+def set_port() -> None:
+    """Give each step of a job a port of its own; JAX_COORDINATOR_PORT wins.
+
+    jax derives one from the job alone, so that two steps at once would take the same. The first
+    step's is jax's.
+    """
+    if "SLURM_STEP_ID" in os.environ:
+        job, step = (int(os.environ[f"SLURM_{name}_ID"]) for name in ("JOB", "STEP"))
+        port = _FIRST + (job + _APART * step) % _COUNT
+        os.environ.setdefault("JAX_COORDINATOR_PORT", str(port))
 
 
 def lend_threads(*, fixed: bool = False) -> str:

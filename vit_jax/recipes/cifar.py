@@ -10,7 +10,8 @@ from vit_jax.evals import ClassifyEval
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.recipes import deit, transforms
+from vit_jax.recipes import transform
+from vit_jax.recipes.imagenet import deit
 
 # Mean and deviation of the training images, for each channel. Source: the repository
 # SHI-Labs/Compact-Transformers, configs/datasets/cifar10.yml.
@@ -49,7 +50,7 @@ def scratch(model: ModelConfig) -> Config:
         config.data,
         name="cifar10",
         # Differs from DeiT's: 4 mirrored pixels around, where it has black ones.
-        transform=transforms.transform("padded"),
+        transform=transform("padded"),
         mean=MEAN,
         std=STD,
         cache=True,

@@ -12,8 +12,9 @@ from vit_jax.models import DType, ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.objectives import taught
 from vit_jax.optim import MomentDtype, OptimConfig
-from vit_jax.recipes import MEAN, STD, google
+from vit_jax.recipes import MEAN, STD
 from vit_jax.recipes import digits as scans
+from vit_jax.recipes.imagenet import google
 from vit_jax.weights.config import InitConfig, ResizeRule
 
 # 240 pixels in grids of 30 to 5.

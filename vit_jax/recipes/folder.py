@@ -39,8 +39,7 @@ from vit_jax.objectives import (
 )
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.process import waiting
-from vit_jax.recipes import choose
-from vit_jax.recipes.transforms import transform
+from vit_jax.recipes import choose, transform
 from vit_jax.weights.config import InitConfig
 
 RUNS = ("s16", "small")

@@ -16,7 +16,8 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.objectives import MaeConfig, MaskedPatchConfig, SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer, Schedule
-from vit_jax.recipes import MEAN, STD, choose, deit, google, val
+from vit_jax.recipes import MEAN, STD, choose, val
+from vit_jax.recipes.imagenet import deit, google
 from vit_jax.weights.config import InitConfig
 
 SIZES = ("b16", "l16", "h14")

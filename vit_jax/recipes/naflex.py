@@ -12,7 +12,8 @@ from vit_jax import models
 from vit_jax.config.tree import Config
 from vit_jax.data import Crop, MixConfig, Resize, TransformConfig
 from vit_jax.models import ModelConfig
-from vit_jax.recipes import choose, deit, folder
+from vit_jax.recipes import choose, folder
+from vit_jax.recipes.imagenet import deit
 from vit_jax.weights.config import InitConfig
 
 LENGTHS = (128, 256, 576, 784, 1024)  # timm's, and SigLIP 2's

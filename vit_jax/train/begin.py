@@ -17,7 +17,7 @@ from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.data.sources import look
-from vit_jax.devices import fleet, hardware, hosts, sharding
+from vit_jax.devices import hardware, hosts, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting, xla
@@ -83,9 +83,9 @@ def check_weights(cfg: Config, class_names: Sequence[str] = ()) -> None:
     """
     branch.metadata(cfg)
     if cfg.init.weights:
-        from vit_jax.train import beside, initial_state  # late: most runs read no weights
+        from vit_jax.train import initial_state  # late: most runs read no weights
 
-        initial_state.check(cfg.init, cfg.model, class_names, beside.of_pair(cfg))
+        initial_state.check(cfg, class_names)
 
 
 @look.once()
@@ -228,7 +228,7 @@ def first_position(opened: Opened, checkpoints: Checkpointer) -> Position:
             f"({total:,} steps); choose a longer duration or another workdir"
         )
     print_once(f"continuing {opened.path} at step {restored.step:,} of {total:,}")
-    print_once(fleet.changed(restored.metadata.get(fleet.KEY), opened.mesh, cfg.data.batch_size))
+    print_once(metadata.other_devices(restored.metadata, opened.mesh, cfg.data.batch_size))
     tally = early_stop.resume(cfg.checkpoint, restored.metadata)
     return Position(restored.state, restored.step, {}, tally, restored.metadata)
 
@@ -262,8 +262,8 @@ def record(opened: Opened, extras: Extras) -> dict[str, Any]:
         own=objective.own_parameters,
         average=cfg.objective.needs_average,
         base=extras.base,
+        mesh=opened.mesh,
     )
-    described[fleet.KEY] = fleet.describe(opened.mesh)
     metadata.write(opened.path, described)
     texts.keep(opened.source, opened.path)
     data_identity.write_splits(cfg.data.name, opened.source, opened.path)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run ends: the evaluations that are left, reports and curve, the best step restored."""
+"""What is measured before a run's first step and after its last, and how the run ends.
+
+After the last step: the evaluations that are left, reports and curve, the best step restored.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,6 +14,7 @@ from vit_jax import trees
 from vit_jax.checkpoints.checkpointer import CorruptCheckpoints
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
+from vit_jax.evals import FeaturesEval, ProbeEval
 from vit_jax.figures.plots import learning_curve
 from vit_jax.process import waiting
 from vit_jax.process.preemption import Preemption
@@ -21,6 +25,29 @@ from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.train.run import Run
 from vit_jax.workdir import folder as workdir
+
+
+def measure_start(run: Run, at: Position) -> None:
+    """Measure the features of the start, if a `FeaturesEval` compares later ones with them.
+
+    A new run is measured by its periodic probes too, and that is logged as step 0. Where a run is
+    continued, the features of its start are read from its workdir.
+    """
+    found = [name for name, each in run.cfg.evals.items() if isinstance(each, FeaturesEval)]
+    if at.state is None or not found:
+        return
+    from vit_jax.evals.drift import FILE, Drift  # late: most runs compare no features
+
+    fresh = at.step == 0
+    variables = run.whole({"params": at.state.params, **at.state.model_state})
+    for name in found:
+        each, file = run.opened.evaluators[name], run.opened.path / name / FILE
+        assert isinstance(each, Drift)
+        each.begin(run.predictors(name), variables, file, fresh=fresh)
+    if fresh:
+        evals = run.cfg.evals.items()
+        probes = [name for name, each in evals if isinstance(each, ProbeEval) and each.every]
+        run.log_evals(0, run.evaluate(at.state, [*found, *probes], report=""))
 
 
 def conclude(run: Run, at: Position, stop: Preemption) -> tuple[Position, bool]:

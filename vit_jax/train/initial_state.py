@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import trees, weights
+from vit_jax import objectives, trees, weights
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
-from vit_jax.objectives.beside import own
+from vit_jax.objectives.base import own
 from vit_jax.train import build as build_lib
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
@@ -29,19 +29,22 @@ from vit_jax.weights.layout import Own
 from vit_jax.weights.readers.ckpt import Checkpoint
 
 
-def check(
-    init: InitConfig,
-    model: ModelConfig,
-    class_names: Sequence[str] = (),
-    beside: Own | None = None,
-) -> None:
+def check(cfg: Config, class_names: Sequence[str] = ()) -> None:
     """Raise UserError if `init.weights` are missing, or by names and shapes do not fit.
 
     Without the `class_names` of the data, which are not open yet, a head of other classes passes.
-    `beside` is what the weights may hold besides the model (`own`).
     """
-    init, model, _ = _plan(init, model, class_names)
-    _read(init, model, beside, only_check=True)
+    init, model, _ = _plan(cfg.init, cfg.model, class_names)
+    _read(init, model, _own_of_pair(cfg), only_check=True)
+
+
+def _own_of_pair(cfg: Config) -> Own | None:
+    """Return what weights of two towers may have beside the model; None for all other runs."""
+    if not cfg.objective.embeds_texts:
+        return None
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    params, _ = jax.eval_shape(objective.init, jax.eval_shape(lambda: jax.random.key(0)))
+    return own(objective, params)
 
 
 def _plan(

@@ -15,7 +15,6 @@ import jax
 
 from vit_jax.config.tree import Config
 from vit_jax.devices import hardware
-from vit_jax.evals import FeaturesEval
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
@@ -23,7 +22,7 @@ from vit_jax.train import begin, branch
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, open_run, print_once
-from vit_jax.train.ending import conclude, measured
+from vit_jax.train.ending import conclude, measure_start, measured
 from vit_jax.train.health import watchdog
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase
@@ -116,10 +115,7 @@ def fit(
                 unreadable=run.unreadable,
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
-            if any(isinstance(each, FeaturesEval) for each in cfg.evals.values()):
-                from vit_jax.train import first_look  # late: most runs compare no features
-
-                first_look.measure(run, position)
+            measure_start(run, position)
             end = train(run, position, stream, stop, window)
             end, finished = conclude(run, end, stop)
         # After the log is closed: of a finished run everything is on the disk.

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError, setting, some
 from vit_jax.train import data_identity
 from vit_jax.version import __version__
@@ -17,6 +19,7 @@ from vit_jax.weights.config import AVERAGE, BASE, OWN_PARAMETERS, Base
 from vit_jax.workdir import folder as workdir
 
 _EXTRAS = "teacher"  # digest of what an objective reads from outside
+_DEVICES = "devices"  # on which a run is, for the line that a restart on others says
 TRUNK = "trunk"  # of a run that begins as a branch: the run that it continues, "DIR@STEP"
 
 
@@ -26,6 +29,7 @@ def describe(
     splits: Mapping[str, Any],
     digest: str,
     own: Sequence[str],
+    mesh: Mesh,
     average: bool = False,
     base: Base | None = None,
 ) -> dict[str, Any]:
@@ -38,6 +42,7 @@ def describe(
         digest: of the objective's `Extras`.
         own: parameters, by the first part of their names, that are the objective's and not the
             model's; who takes the model out of the run leaves them.
+        mesh: the devices.
         average: who takes the model out takes the moving average of its parameters.
         base: where the parameters come from that are not saved; None where all are.
     """
@@ -50,6 +55,7 @@ def describe(
         "config": config_json.to_json(cfg),
         "class_names": list(class_names),
         "versions": {"vit_jax": __version__, "jax": jax.__version__},
+        _DEVICES: describe_devices(mesh),
     }
 
 
@@ -125,3 +131,33 @@ def check_extras_unchanged(
             f"{setting('allow_config_change')} to continue from its checkpoint anyway",
             field=field,
         )
+
+
+def describe_devices(mesh: Mesh) -> dict[str, Any]:
+    """Return as JSON what a mesh is of."""
+    kind, processes = mesh.devices.flat[0].device_kind, jax.process_count()
+    return {"kind": kind, "count": mesh.size, "processes": processes, "mesh": dict(mesh.shape)}
+
+
+def other_devices(saved: Mapping[str, Any], mesh: Mesh, batch: int) -> str:
+    """Return the line about the devices that a restart changed; "" where it changed none.
+
+    Args:
+        saved: the metadata of the checkpoint, which in old ones tells no devices.
+        mesh: the devices now.
+        batch: examples of the global batch.
+    """
+    before, now = saved.get(_DEVICES), describe_devices(mesh)
+    if not before or before == now:
+        return ""
+    shards = sharding.batch_shards(mesh)
+    was = before["mesh"]["data"] * before["mesh"]["fsdp"]
+    each = f"{batch // shards} examples a device"
+    each += f", {batch // was} before" if was != shards else " as before"
+    return f"now on {_words(now)}, before on {_words(before)}: {each}"
+
+
+def _words(of: Mapping[str, Any]) -> str:
+    axes = ", ".join(f"{axis}={size}" for axis, size in of["mesh"].items() if size > 1)
+    place = f" of {of['processes']} processes" if of["processes"] > 1 else ""
+    return f"{of['count']} x {of['kind']}{place}{f' ({axes})' if axes else ''}"

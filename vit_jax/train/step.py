@@ -11,10 +11,10 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.devices import sharding
+from vit_jax.devices.hardware import compiler_options
 from vit_jax.models.layers import dense
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.optim import Climb, transforms
-from vit_jax.train.compiler import compiler_options
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 from vit_jax.trees import PyTree

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.integration.objectives.test_dense_steps import config
+from tests.integration.objectives.dense.test_steps import config
 from vit_jax import objectives
 from vit_jax.cli.weights import export as command
 from vit_jax.data import TransformConfig

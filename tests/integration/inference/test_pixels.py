@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests import dense_sets
-from tests.integration.objectives.test_dense_steps import config
+from tests.integration.objectives.dense.test_steps import config
 from vit_jax.cli import evaluate, predict, visualize
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.data.sources.dense import raster

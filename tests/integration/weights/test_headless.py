@@ -101,7 +101,7 @@ def test_a_run_starts_from_it_with_a_new_head(tmp_path: Path) -> None:
     cfg.data = DataConfig(name=f"folder:{tmp_path}/photos", batch_size=4)
     cfg.init = InitConfig(weights=f"timm:{place}")
     config_lib.check(cfg)
-    check(cfg.init, cfg.model)
+    check(cfg)
     mesh = sharding.make_mesh(cfg.mesh)
     with jax.set_mesh(mesh):
         state, told = initial_state(cfg, build_lib.build(cfg, 12), mesh)

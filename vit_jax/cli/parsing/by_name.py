@@ -11,7 +11,7 @@ from vit_jax.config.tree import Config
 from vit_jax.data import TransformConfig
 from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.models import ModelConfig
-from vit_jax.recipes.transforms import transform
+from vit_jax.recipes import transform
 from vit_jax.settings.names import value_at
 
 # What a model keeps of the one before it: the classes, the images, how it computes.

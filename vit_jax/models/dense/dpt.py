@@ -22,11 +22,11 @@ from vit_jax.devices.sharding import BATCH_AXES, constrain, constrain_parameter
 from vit_jax.errors import UserError
 from vit_jax.models.base import ModelConfig, compute_dtype
 from vit_jax.models.conv.conv import conv2d
-from vit_jax.models.dense.maps import corners, half_pixels, resize_map
 from vit_jax.models.intermediates import Layer, num_layers, output_and_layers
 from vit_jax.models.layers.dense import Dense, matmul, spread
 from vit_jax.models.layers.mlp import Gelu, gelu
 from vit_jax.models.layers.norm import BatchNorm
+from vit_jax.models.resample import bilinear, corners, resize_map
 from vit_jax.settings.fields import value
 
 LEVELS = 4  # maps, each of a layer
@@ -196,7 +196,7 @@ class Fusion(nn.Module):
         """Enlarge to (H, W) `size`, or twofold; the first step has no `skip`."""
         first = ResidualUnit(self.cfg, self.dtype, self.train, name="res1")
         if skip is not None:
-            x = x + first(resize_map(skip, (x.shape[1], x.shape[2]), half_pixels))
+            x = x + first(resize_map(skip, (x.shape[1], x.shape[2]), bilinear))
         elif self.is_initializing():
             first(x)  # published files have it, though nothing reads it
         x = ResidualUnit(self.cfg, self.dtype, self.train, name="res2")(x)

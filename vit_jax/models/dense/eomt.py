@@ -24,7 +24,6 @@ from vit_jax.errors import UserError
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Remat
 from vit_jax.models.conv.conv import Conv
-from vit_jax.models.dense.maps import resize_map
 from vit_jax.models.families.vit import ViT
 from vit_jax.models.families.vit_config import ViTConfig, num_prefix
 from vit_jax.models.layers.block import Block, BlockConfig, PreNormBlock, SelfAttention, remat
@@ -35,7 +34,7 @@ from vit_jax.models.layers.norm import layer_norm, token_norm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, PosEmbedAt
 from vit_jax.models.layers.rope import Rotation
-from vit_jax.models.resample import bilinear
+from vit_jax.models.resample import bilinear, resize_map
 
 # What stands beside the encoder's parameters.
 QUERY, CLASS, MASK, UPSCALE = "eomt_query", "eomt_class", "eomt_mask", "eomt_upscale"

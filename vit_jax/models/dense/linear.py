@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer over the patches of any encoder, as DINOv2 and DINOv3 measure segmentation.
+"""Linear layers over the patches of any encoder, as DINOv2 and DINOv3 measure them: classes, depth.
 
-Dropout of whole channels, BatchNorm and a 1x1 convolution (facebookresearch/dinov3
-`eval/segmentation/models/heads/linear_head.py`).
+Classes: dropout of whole channels, BatchNorm and a 1x1 convolution (facebookresearch/dinov3
+`eval/segmentation/models/heads/linear_head.py`). Depth (arXiv:2508.10104 section 6.1.2; AdaBins'
+bins): BatchNorm, 256 scores of a patch, relu + 0.1, divided by their sum: weights of depths that
+lie evenly between the least and the greatest (`eval/depth`).
 """
 
 import dataclasses
@@ -13,17 +15,18 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.dense.maps import resize_map
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.norm import BatchNorm
+from vit_jax.models.resample import resize_map
 
 NAME = "segment"  # of the layer beside the encoder
 _EPS = 1e-5  # of BatchNorm, PyTorch's
+_LEAST = 0.1  # what is added to each score of a depth, so that no sum is 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,30 @@ class LinearSegmenter(nn.Module):
         x = BatchNorm(_EPS, jnp.float32, self.train, name="norm")(x)
         start = nn.initializers.normal(0.01)
         return Dense(self.head.num_classes, jnp.float32, start, name="classifier")(x)
+
+
+class LinearDepth(nn.Module):
+    """The head: parameters `norm` and `conv`, statistics of `norm` in `batch_stats`.
+
+    Attributes:
+        bins: how many depths.
+        least, greatest: the first and the last of them.
+        train: normalise by the batch's own statistics.
+    """
+
+    bins: int
+    least: float
+    greatest: float
+    train: bool = False
+
+    @nn.compact
+    def __call__(self, patches: Float[Array, "B P Q D"]) -> Float32[Array, "B P Q"]:
+        x = BatchNorm(_EPS, jnp.float32, self.train, name="norm")(patches)
+        scores = Dense(self.bins, jnp.float32, nn.initializers.normal(0.01), name="conv")(x)
+        weights = nn.relu(scores) + _LEAST
+        depths = jnp.linspace(self.least, self.greatest, self.bins)
+        depths = depths.reshape(1, 1, 1, -1)
+        return (weights * depths).sum(axis=-1) / weights.sum(axis=-1)
 
 
 def grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]:

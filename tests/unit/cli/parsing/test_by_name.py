@@ -13,7 +13,7 @@ from vit_jax.cli.parsing import flags
 from vit_jax.data import Crop
 from vit_jax.evals import ClassifyEval, KNNEval
 from vit_jax.models import DType
-from vit_jax.recipes.transforms import TRANSFORMS, transform
+from vit_jax.recipes import TRANSFORMS, transform
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 
@@ -77,11 +77,11 @@ def test_evaluations_come_and_go(capsys: pytest.CaptureFixture[str]) -> None:
         (["--config.evals.vall=none"], "'vall'; did you mean 'val' or"),
         (
             ["--config.data.transform=incept"],
-            ("recipes.transforms.transform", "data.transform"),
+            ("recipes.transform", "data.transform"),
         ),
         (
             ["--config.evals.val.transform=cent"],
-            ("recipes.transforms.transform", "evals.val.transform"),
+            ("recipes.transform", "evals.val.transform"),
         ),
         (["--config.evals.A=knn"], ("config.checks.evals_fit", "")),
     ],

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from vit_jax.data.account import Said
 from vit_jax.data.images import header
 from vit_jax.data.names import one_spelling
-from vit_jax.data.sources import look, shards
+from vit_jax.data.sources import look
 from vit_jax.data.sources.dense import annotated, panoptic
 from vit_jax.data.sources.dense.annotated import AnnotatedSource, Annotations, FoundImages, Item
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords, bounds
 from vit_jax.data.sources.layouts import COCO_KEYS
 from vit_jax.data.sources.listing import RemoteFolder
 from vit_jax.data.sources.partition import SplitDraw, draw_of
+from vit_jax.data.sources.sharded import shards
 from vit_jax.data.targets import TargetKind
 from vit_jax.errors import UserError, shown, some
 from vit_jax.process import waiting

@@ -18,7 +18,7 @@ import numpy as np
 
 from vit_jax.data.account import Said, left_out
 from vit_jax.data.names import class_names
-from vit_jax.data.sources import look, shards
+from vit_jax.data.sources import look
 from vit_jax.data.sources.base import Example, Labelled, Source, digest_of
 from vit_jax.data.sources.dense import annotated, depth, ids
 from vit_jax.data.sources.dense.annotated import Annotations, Checked
@@ -26,8 +26,9 @@ from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.ids import Ids, ids_of, read_mask
 from vit_jax.data.sources.dense.segments import Record, SegmentRecords
 from vit_jax.data.sources.dense.shape import Shape, fitted, shape_of
-from vit_jax.data.sources.parquet_files import NO_LABEL, ParquetSource, opened_file
 from vit_jax.data.sources.partition import options
+from vit_jax.data.sources.sharded import shards
+from vit_jax.data.sources.sharded.parquet_files import NO_LABEL, ParquetSource, opened_file
 from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import DataError, UserError, shown, unknown
 from vit_jax.storage import remote

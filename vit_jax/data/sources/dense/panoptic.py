@@ -18,12 +18,12 @@ from jaxtyping import Int32
 from vit_jax.data.images import header
 from vit_jax.data.images.decode import decode
 from vit_jax.data.images.target_ops import painted
-from vit_jax.data.sources import shards
 from vit_jax.data.sources.dense.annotated import Checked, counted
 from vit_jax.data.sources.dense.facts import measured
 from vit_jax.data.sources.dense.raster import box_of
 from vit_jax.data.sources.dense.segments import EMPTY
 from vit_jax.data.sources.dense.shape import Shape
+from vit_jax.data.sources.sharded import shards
 from vit_jax.data.targets import PixelTarget, TargetKind
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import foreign, remote
