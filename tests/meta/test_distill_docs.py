@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.meta.test_readme import COMMANDS, ROOT
+from tests.meta.pages import COMMANDS, ROOT
 from vit_jax.cli.parsing import flags
 
 PAGE = [command for command in COMMANDS if command.page == "docs/distill.md"]

@@ -186,6 +186,7 @@ REVIEWED = {
         distill/__init__.py:__getattr__: import_module
         models/__init__.py:_family: import_module
         objectives/__init__.py:_file: import_module
+        recipes/__init__.py:__getattr__: import_module
         process/launch.py:load: import_module
         train/report/writers.py:_imported: import_module
     """,

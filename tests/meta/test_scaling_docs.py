@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of docs/scaling.md, on sweeps that are over at once; its scripts for clusters."""
+"""docs/scaling.md: its commands, on sweeps that are over at once, its scripts, its example."""
 
 import os
 import re
@@ -124,3 +124,11 @@ def test_the_readmes_commands_are_the_pages() -> None:
     found = [shlex.split(line) for line in readme.splitlines() if line.startswith("vit_jax sweep")]
     assert found
     assert all(command in COMMANDS for command in found)
+
+
+def test_example_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    example = r"```python\n(from vit_jax.sweeps import scaling.*?)```\n\n```text\n(.*?)```"
+    found = re.search(example, PAGE, re.DOTALL)
+    assert found is not None
+    exec(found[1], {})
+    assert capsys.readouterr().out == found[2]
