@@ -71,6 +71,12 @@ def test_tour() -> None:
     assert _judge(moved)[1] == text
 
 
+def test_the_loop_knows_no_method_by_name() -> None:
+    for name in ("step", "loop", "run", "begin", "build"):
+        text = (PAGE.parents[1] / "vit_jax" / "train" / f"{name}.py").read_text()
+        assert not re.search(r"(?i)lora|flexi|\bsam\b", text), f"{name}.py speaks of one method"
+
+
 def test_the_path_is_short() -> None:
     path = PAGE.read_text().partition("in this order:")[2].partition("Every other file")[0]
     files = [PAGE.parent / link[2] for link in LINK.finditer(path)]

@@ -128,7 +128,7 @@ def lora_fits(cfg: Config) -> None:
         f"classes to learn by {type(cfg.objective).__name__}": not cfg.objective.uses_labels,
     }
     why = next((what for what, is_lacking in lacks.items() if is_lacking), "")
-    if cfg.lora.pattern and why:
+    if cfg.is_adapted and why:
         raise UserError(f"lora.pattern={cfg.lora.pattern!r} lacks {why}")
 
 

@@ -127,6 +127,11 @@ class Config:
     faults: FaultsConfig = group(FaultsConfig)
     seed: int = 0
 
+    @property
+    def is_adapted(self) -> bool:
+        """Whether most weights stay as `init` has them."""
+        return bool(self.lora.pattern)
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import models, trees, weights
+from vit_jax.config.tree import Config
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import Source, View
 from vit_jax.errors import UserError
@@ -24,8 +25,8 @@ from vit_jax.weights.files import digest
 BASE, REST = "base", "objective"
 
 
-def adapted(inner: Objective, lora_config: LoraConfig, start: InitConfig) -> "LoraObjective":
-    """Return the objective that trains what `lora_config` names of `inner`'s parameters.
+def adapted(inner: Objective, cfg: Config) -> "LoraObjective":
+    """Return the objective that trains what `cfg.lora` names of `inner`'s parameters.
 
     Raises UserError: it names no layers of the model that can be adapted.
     """
@@ -33,8 +34,8 @@ def adapted(inner: Objective, lora_config: LoraConfig, start: InitConfig) -> "Lo
     with lora.dense_layers() as dense:
         # A function of its own: what jax has traced before, it would not trace again.
         params, _ = jax.eval_shape(lambda key: inner.init(key), key)
-    adapter = lora.adapt(lora_config, params, dense)
-    own = {"inner": inner, "adapter": adapter, "lora": lora_config, "start": start}
+    adapter = lora.adapt(cfg.lora, params, dense)
+    own = {"inner": inner, "adapter": adapter, "lora": cfg.lora, "start": cfg.init}
     return LoraObjective(inner.cfg, inner.model, inner.data, inner.clock, **own)
 
 

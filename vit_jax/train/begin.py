@@ -193,7 +193,7 @@ def finished(opened: Opened, latest: int | None, saved: Mapping[str, Any]) -> tu
 
 
 def open_extras(opened: Opened, saved: Mapping[str, Any], *, allow_config_change: bool) -> Extras:
-    """Read what the objective needs besides the data: a teacher, the weights that LoRA changes.
+    """Read what the objective needs besides the data: a teacher, the weights that stay.
 
     Raises UserError: it does not fit, or is not what a run that is continued was started with.
     """

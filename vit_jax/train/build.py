@@ -122,16 +122,13 @@ def build(cfg: Config, num_examples: int) -> Parts:
 
 
 def make_objective(cfg: Config, clock: Clock) -> Objective:
-    """Build the objective of a run.
-
-    Raises UserError: `cfg.lora` names no layers of the model that can be adapted.
-    """
+    """Build the objective of a run; raises UserError: no layers of the model can be adapted."""
     objective = objectives.create(cfg.objective, cfg.model, cfg.data, clock)
-    if not cfg.lora.pattern:
+    if not cfg.is_adapted:
         return objective
     from vit_jax.train.adapted import adapted  # late: it reads the weights that stay as they are
 
-    return adapted(objective, cfg.lora, cfg.init)
+    return adapted(objective, cfg)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
