@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from vit_jax.objectives.dense import losses as dense_losses
 from vit_jax.objectives.dense.losses import MaskLossConfig, segment_targets
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "next3" / "mask_losses.npz"
+GOLDEN = Path(__file__).parents[3] / "golden" / "next3" / "mask_losses.npz"
 CFG = MaskLossConfig()
 
 
