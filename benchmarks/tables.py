@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dense, digits, emoji, growth, naflex, record, referee, self_supervised
+from benchmarks import (
+    dense,
+    digits,
+    emoji,
+    growth,
+    naflex,
+    record,
+    referee,
+    self_supervised,
+    several_labels,
+)
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -25,6 +35,8 @@ NAFLEX_MARKS = ("<!-- naflex-table -->", "<!-- /naflex-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 GROWTH_MARKS = ("<!-- growth-table -->", "<!-- /growth-table -->")
 EMOJI_MARKS = ("<!-- emoji-table -->", "<!-- /emoji-table -->")
+OWN_DATA = ROOT / "docs" / "own_data.md"
+SEVERAL_MARKS = ("<!-- several-labels-table -->", "<!-- /several-labels-table -->")
 _SCENES = {
     "scenes-pixels": ROOT / "docs" / "segmentation.md",
     "scenes-objects": ROOT / "docs" / "detection.md",
@@ -132,6 +144,7 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (README, MARKS, summary()),
         (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
         (NAFLEX, NAFLEX_MARKS, naflex.table()),
+        (OWN_DATA, SEVERAL_MARKS, several_labels.table()),
         (
             PAGE,
             GROWTH_MARKS,

@@ -52,7 +52,8 @@ class Predict(ModelOptions):
     a run on numbers gives these, in their units.
 
     For a model of pixels it writes masks, objects or depths into the folder
-    --out, with a picture of each image in overlays/, and prints the most of each.
+    --out, with a picture of each image in overlays/ and the names of its files
+    in images.csv, and prints the most of each.
 
     An IMAGE is a file, a folder (all images in it, at any depth), a pattern such as
     "photos/**/*.jpg", or - for a list of names on stdin, one a line.

@@ -128,7 +128,7 @@ def attention(given: VisualizeAttention, found: Trained) -> int:
     check(found.model)
     choice = attention_sheets.Choice(*(_numbers(name, given) for name in ("layers", "heads")))
     broken: list[str] = []
-    images = _views(given.images, found, broken)
+    images = _views(expand(given.images, sys.stdin, found.reading.bands), found, broken)
     trained = read_weights(found, headless=True)
     _print(attention_sheets.write_sheets(trained, images, given.out, choice))
     return 1 if broken else 0
@@ -141,7 +141,7 @@ def similarity(given: Similarity, found: Trained) -> int:
 
     image_text.check_texts([given.similarity])
     broken: list[str] = []
-    images = _views(given.images, found, broken)
+    images = _views(expand(given.images, sys.stdin, found.reading.bands), found, broken)
     trained, pair = image_text.read(found)
     _print(similarity_sheets.write_sheets(trained, pair, given.similarity, images, given.out))
     return 1 if broken else 0
@@ -150,8 +150,9 @@ def similarity(given: Similarity, found: Trained) -> int:
 def reconstruct(given: Reconstruct, found: Trained) -> int:
     """Draw the sheet of images; returns 1 where one was broken, else 0."""
     broken: list[str] = []
-    images = _views(given.images, found, broken)
-    _print(reconstructions.write_sheet(found, images, given.out))
+    files = expand(given.images, sys.stdin, found.reading.bands)
+    images = _views(files, found, broken)
+    _print(reconstructions.write_sheet(found, images, given.out, len(files)))
     return 1 if broken else 0
 
 
@@ -167,9 +168,9 @@ def of_pixels(given: VisualizePixels, found: Trained) -> int:
     return 1 if broken else 0
 
 
-def _views(images: Sequence[str], found: Trained, broken: list[str]) -> Iterator[tuple[str, Any]]:
+def _views(files: Sequence[str], found: Trained, broken: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield the name and the pixels of each image; a broken one is told and added to `broken`."""
-    for file in expand(images, sys.stdin, found.reading.bands):
+    for file in files:
         view = read_view(found, file)
         if isinstance(view, str):
             print(f"skipped {view}", file=sys.stderr)

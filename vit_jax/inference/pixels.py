@@ -3,10 +3,12 @@
 
 Classes are PNGs of a palette (masks/), segments PNGs and a JSON of COCO's panoptic form (panoptic/,
 panoptic.json), objects COCO's instances with run lengths and boxes (instances.json), depths PNGs of
-16 bits (depth/) with the unit of each in depth.json. overlays/ has a picture of each image.
+16 bits (depth/) with the unit of each in depth.json. overlays/ has a picture of each image, and
+images.csv says by which name an image has its files.
 """
 
 import contextlib
+import csv
 import dataclasses
 import enum
 import io
@@ -35,7 +37,7 @@ from vit_jax.inference import dense, depth
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.images import read_image
 from vit_jax.inference.trained import Trained
-from vit_jax.process.escapes import terminal
+from vit_jax.process.escapes import cell, terminal
 from vit_jax.storage import files
 
 _MOST = 65535
@@ -226,7 +228,19 @@ def _predicted(
             num_threads=settings.num_threads,
         )
     writer.close(images, names, errors)
+    store("images.csv", _table(images, names, errors))
     return answers
+
+
+def _table(images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]) -> bytes:
+    """Say by which name each image has its files in the folder, or why it has none."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("file", "name", "error"))
+    for index, (file, name) in enumerate(zip(images, names, strict=True)):
+        error = errors.get(index, "")
+        writer.writerow(map(cell, (file, "" if error else name, error)))
+    return out.getvalue().encode(errors="backslashreplace")
 
 
 class _Written:

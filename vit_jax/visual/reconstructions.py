@@ -23,9 +23,12 @@ _MOST = 12  # images of a sheet
 
 
 def write_sheet(
-    trained: Trained, images: Iterable[tuple[str, Num[np.ndarray, "H W C"]]], out: Path
+    trained: Trained,
+    images: Iterable[tuple[str, Num[np.ndarray, "H W C"]]],
+    out: Path,
+    total: int,
 ) -> Iterator[str]:
-    """Write reconstructions.png: a row of three for each of the first images.
+    """Write reconstructions.png: a row of three for each of the first of `total` images.
 
     Yields the picture's path; without images nothing. An image hides the same patches each time.
 
@@ -48,7 +51,9 @@ def write_sheet(
             ]
         )
     if rows:
-        yield write(out, "reconstructions.png", render(rows, f"{trained.name}: reconstructions"))
+        rest = f", the first {len(rows)} of {total:,} images" if total > _MOST else ""
+        title = f"{trained.name}: reconstructions{rest}"
+        yield write(out, "reconstructions.png", render(rows, title))
 
 
 def _objective(trained: Trained) -> Mae:

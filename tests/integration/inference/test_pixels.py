@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of what a published EoMT says of pixels, read back as the truth of its evaluation."""
 
+import csv
 import json
 import re
 import shutil
@@ -63,6 +64,10 @@ def test_classes(network: str, images: Path, tmp_path: Path, capsys: Any) -> Non
     assert "error" in lines[3]
     assert sum(share for _, share in lines[0]["found"]) == pytest.approx(1, abs=1e-5)
     assert {path.name for path in (out / "overlays").iterdir()} == {"a.jpg", "b.jpg", "c.jpg"}
+    rows = list(csv.DictReader((out / "images.csv").open()))
+    assert [row["name"] for row in rows] == ["a", "b", "c", ""]
+    assert [Path(row["file"]).name for row in rows] == ["a.png", "b.png", "c.png", "broken.png"]
+    assert [bool(row["error"]) for row in rows] == [False, False, False, True]
     with Image.open(out / "masks" / "a.png") as mask:
         assert (mask.mode, mask.size) == ("P", (32, 40))
         own = np.asarray(mask)

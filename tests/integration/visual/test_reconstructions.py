@@ -30,9 +30,11 @@ def test_a_row_of_three_for_each_image(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     drawn: list[list[Tile]] = []
+    titles: list[str] = []
 
     def render(rows: list[list[Tile]], title: str) -> bytes:
         drawn.extend(rows)
+        titles.append(title)
         return b"png"
 
     monkeypatch.setattr(reconstructions, "render", render)
@@ -54,6 +56,10 @@ def test_a_row_of_three_for_each_image(
     assert [[tile.caption for tile in row] for row in drawn] == [
         [f"{name}.png", "75% hidden", "predicted there"] for name in "ab"
     ]
+    assert titles == [f"{run.name}: reconstructions"]
+    monkeypatch.setattr(reconstructions, "_MOST", 1)
+    main(["visualize", "--reconstruct", f"--from={run}", f"--out={out}", *files])
+    assert titles[1:] == [f"{run.name}: reconstructions, the first 1 of 3 images"]
     image, masked, filled = (tile.image for tile in drawn[0])
     grey = (masked == 128).all(axis=-1)
     assert grey.reshape(2, 8, 2, 8).all(axis=(1, 3)).sum() == 3  # three patches of four

@@ -352,16 +352,16 @@ def findings(notes: Sequence[str]) -> list[str]:
     return [line for line in notes if not isinstance(line, Said)]
 
 
-def class_names_in(root: Root, where: str) -> tuple[str, ...]:
+def class_names_in(root: Root, where: str, path: str = CLASSES) -> tuple[str, ...]:
     """Return the names in classes.txt below a root, () where there is none.
 
     Raises UserError: it lists no names.
     """
-    text = text_of(root, CLASSES)
+    text = text_of(root, path)
     try:
         return read_class_names(text) if text else ()
     except ValueError as error:
-        raise UserError(f"{where}/{CLASSES}: {error}") from None
+        raise UserError(f"{where}/{path}: {error}") from None
 
 
 def told_by(root: Root, paths: Sequence[str], what: str, told: Callable[[bytes], str]) -> list[str]:

@@ -4,13 +4,13 @@
 DIR/data.yaml names the classes and the splits, DIR/images/<split>/x.jpg has an image, and
 DIR/labels/<split>/x.txt its lines, in shares of the image's sides; an image without a file has no
 segments (https://docs.ultralytics.com/datasets/detect/, /segment/). Without data.yaml, classes.txt
-names the classes.
+names the classes, in DIR or among the labels, where LabelImg writes it.
 """
 
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vit_jax.data.account import Said
@@ -51,7 +51,8 @@ def _find(
     listing = list_all(root)
     texts = {path for _, path in listing.others if path.endswith(".txt")}
     facts, said = _yaml(root, where, file)
-    names = _names(root, where, facts, said)
+    lists = {path for path in texts if path.rpartition("/")[2] == CLASSES}
+    names = _names(root, where, facts, said, lists)
     folders = _folders(facts, said, where)
     items, labels, left_out = [], [], []
     for path in sorted(listing.images):
@@ -87,9 +88,7 @@ def _find(
     notes: list[str] = [
         Said(f"{without:,} of {len(labels):,} images have no file of labels, and no segments")
     ]
-    lonely = sorted(
-        path for path in texts - {*labels} if f"/{_LABELS}/" in f"/{path}" and path != CLASSES
-    )
+    lonely = sorted(path for path in texts - lists - {*labels} if f"/{_LABELS}/" in f"/{path}")
     if lonely:
         are = f"{len(lonely):,} files of labels have" if len(lonely) > 1 else "1 file of labels has"
         notes.append(f"{are} no image (first: {shown(lonely[0])})")
@@ -124,8 +123,9 @@ def _yaml(root: annotated.Root, where: str, file: str) -> tuple[Mapping[str, Any
 
 
 def _names(
-    root: annotated.Root, where: str, facts: Mapping[str, Any], said: str
+    root: annotated.Root, where: str, facts: Mapping[str, Any], said: str, lists: Collection[str]
 ) -> tuple[str, ...]:
+    """Return the classes by data.yaml, else by the files in `lists`, which must agree."""
     given = facts.get("names")
     if isinstance(given, dict):
         if {*given} != {*range(len(given))}:
@@ -135,10 +135,21 @@ def _names(
         if not all(isinstance(x, str | int) and one_spelling(str(x)) for x in given):
             raise UserError(f"{where}/{said}: names must be a list of texts")
         names = class_names(map(str, given))
-    elif not (names := annotated.class_names_in(root, where)):
+    elif not (names := _listed(root, where, lists)):
         raise UserError(f"{where} names no classes; write {YOLO_FILES[0]} with names, or {CLASSES}")
     if isinstance(facts.get("nc"), int) and facts["nc"] != len(names):
         raise UserError(f"{where}/{said}: nc is {facts['nc']}, and names has {len(names)}; mend it")
+    return names
+
+
+def _listed(root: annotated.Root, where: str, lists: Collection[str]) -> tuple[str, ...]:
+    first, names = "", ()
+    for path in sorted(lists, key=lambda path: (path.count("/"), path)):
+        found = annotated.class_names_in(root, where, path)
+        if names and found and found != names:
+            raise UserError(f"{where}: {first} and {path} name other classes; make them equal")
+        if found and not names:
+            first, names = path, found
     return names
 
 

@@ -71,6 +71,20 @@ def test_polygons_are_masks(tmp_path: Path) -> None:
     assert (data.target_of(pixels, 0).label_map == 0).sum() == 200
 
 
+def test_classes_are_listed_among_the_labels_too(tmp_path: Path) -> None:
+    for name, others in (("same", "bee\nant\n"), ("other", "ant\nbee\n")):
+        root = write(tmp_path / name, BOX, yaml="")
+        (root / "train/labels/classes.txt").write_text("bee\nant\n")
+        (root / "valid/labels/classes.txt").write_text(others)
+    root = tmp_path / "same"
+    source = data.open_source(f"yolo:{root}", split="train")
+    assert source.class_names == ("bee", "ant")
+    assert not [line for line in account(source).notes if "no image" in line]
+    told = "train/labels/classes.txt and valid/labels/classes.txt name other classes"
+    with pytest.raises(UserError, match=told):
+        data.open_source(f"yolo:{tmp_path}/other", split="train")
+
+
 def test_what_is_no_label_is_refused(tmp_path: Path) -> None:
     for number, (text, yaml, why) in enumerate(
         (
