@@ -87,6 +87,8 @@ def reshape(x: Any, shape: Sequence[Any]) -> Any:
     if isinstance(x, Product) and x.conv is None and x.shape[-1:] == shape[-1:]:
         return x._replace(shape=shape)
     x = settled(x)
+    if isinstance(x, Reshaped) and x.shape[-1:] == shape[-1:] != x.source.shape[-1:]:
+        x = whole(x)  # so that what follows can see its rows
     source = x.source if isinstance(x, Reshaped) else x
     if np.shape(source) == shape:
         return source
