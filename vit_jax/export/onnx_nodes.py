@@ -25,11 +25,11 @@ def _result(*operands: Any, shape: tuple[Any, ...], **_: Any) -> Any:
 
 def node(
     op: str,
-    *operands: jax.Array,
+    *operands: Any,
     shape: Sequence[Any],
     numbers: Sequence[Sequence[int]] = (),
     **attributes: Any,
-) -> jax.Array:
+) -> Any:
     """Return what the node `op` makes of the operands: of that shape, in the first one's dtype.
 
     Args:
