@@ -39,7 +39,7 @@ def make(
     net.to(memory_format=layout)
     if not autocast:
         net.to(dtype)
-    net = torch.compile(net) if compiled else net
+    net = step_timm.frozen(net) if compiled else net
 
     def once(image: Any) -> None:
         pixels = (image.float() / 255 - 0.5) / 0.5

@@ -36,6 +36,7 @@ DEFAULT = (
     Case(variant="vit_ti16", batch_sizes=(1, 8, 32, 128)),
     Case(variant="vit_ti16", batch_sizes=(1, 8, 32), dtype="bfloat16"),
     Case(variant="vit_s16", batch_sizes=(1, 8, 32)),
+    Case(variant="vit_s16", batch_sizes=(1, 8, 32), dtype="bfloat16"),
     Case(variant="resnet50", batch_sizes=(1, 8, 32)),
     Case(variant="vit_s16", token_merging=(8, 13)),
 )

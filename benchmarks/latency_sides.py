@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import step_timm
+from benchmarks.record import num_cores
 from benchmarks.step_ours import random_batch
 from benchmarks.turns import Turn, Work, calibrated
 from vit_jax.models import ModelConfig
@@ -33,7 +34,8 @@ def _served(
     return {}, calibrated({size: (size, work(size)) for size in sizes}, seconds)
 
 
-def _trained(model: ModelConfig) -> Any:
+def trained(model: ModelConfig) -> Any:
+    """Return a model of random weights as a run's are."""
     from vit_jax.process import startup
 
     startup.configure()
@@ -62,8 +64,8 @@ def stablehlo(model: ModelConfig, batch_sizes: Sequence[int], seconds: float) ->
     """Run our StableHLO export by jax, as its model card does."""
     from vit_jax.export import stablehlo as export_stablehlo
 
-    trained = _trained(model)
-    program, weights = export_stablehlo.serialize(trained, trained.variables)
+    found = trained(model)
+    program, weights = export_stablehlo.serialize(found, found.variables)
     run = export_stablehlo.runner(program, weights)
     return _served(run, model, batch_sizes, seconds)
 
@@ -75,9 +77,10 @@ def onnx(
     from vit_jax.export import onnx as export_onnx
     from vit_jax.export import onnx_quantize
 
-    data = export_onnx.serialize(_trained(model))
+    data = export_onnx.serialize(trained(model))
     data = onnx_quantize.quantized(data) if int8 else data
-    return _served(export_onnx.runner(data), model, batch_sizes, seconds)
+    # Left to itself it starts a thread for each core of the machine, also where it may use one.
+    return _served(export_onnx.runner(data, num_cores()), model, batch_sizes, seconds)
 
 
 def timm_onnx(
@@ -113,7 +116,9 @@ def timm_onnx(
         torch.onnx.export(net, (images,), file, **names, dynamic_axes=axes, dynamo=False)
         data = file.getvalue()
     data = onnx_quantize.quantized(data) if int8 else data
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_cores()
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def answer(image: np.ndarray) -> Any:
         pixels = image.transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1
@@ -142,7 +147,7 @@ def timm(
     net = step_timm.create(model, name).eval().to(memory_format=layout)
     if int8:
         net = torch.ao.quantization.quantize_dynamic(net, {torch.nn.Linear}, torch.qint8)
-    net = torch.compile(net) if compiled else net
+    net = step_timm.frozen(net) if compiled else net
 
     def answer(image: np.ndarray) -> Any:
         with torch.inference_mode():

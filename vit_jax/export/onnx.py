@@ -100,11 +100,16 @@ def serialize(trained: Trained) -> bytes:
     return graph.SerializeToString()
 
 
-def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
-    """Return images -> logits, or a tuple of outputs, as ONNX Runtime computes on the CPU."""
+def runner(data: bytes, threads: int = 0) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
+    """Return images -> logits, or a tuple of outputs, as ONNX Runtime computes on the CPU.
+
+    `threads` is how many compute; 0 leaves it to ONNX Runtime.
+    """
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(images: Num[np.ndarray, "B H W C"]) -> Any:
         found = tuple(map(np.asarray, session.run(None, {INPUT: np.asarray(images)})))
