@@ -145,18 +145,16 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[
 
     What depends on weights alone is computed now, and so becomes one array of the graph.
     """
-    reads = collections.Counter(
-        atom
-        for atom in (*(x for e in jaxpr.eqns for x in e.invars), *jaxpr.outvars)
-        if isinstance(atom, core.Var)
-    )
+    readers = collections.defaultdict(list)
+    for reader, atoms in [*((e.primitive.name, e.invars) for e in jaxpr.eqns), ("", jaxpr.outvars)]:
+        for atom in atoms:
+            if isinstance(atom, core.Var):
+                readers[atom].append(reader)
     values: dict[Any, Any] = {}
 
     def keep(variables: Sequence[Any], found: Sequence[Any]) -> None:
         for variable, x in zip(variables, found, strict=True):
-            # What is read twice is written once.
-            delayed = reads[variable] > 1 and isinstance(x, onnx_delayed.Product)
-            values[variable] = onnx_delayed.whole(x) if delayed else x
+            values[variable] = onnx_delayed.shared(x, readers[variable])
 
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
@@ -215,6 +213,10 @@ def _delayed(name: str, operands: list[Any], params: dict[str, Any], shape: Any)
         return None
     if name in ("reshape", "squeeze", "expand_dims"):
         return onnx_delayed.reshape(operands[0], shape)
+    if name == "transpose":
+        return onnx_delayed.transpose(operands[0], params["permutation"])
+    if name == "slice":
+        return onnx_delayed.slice_of(operands[0], params)
     if name == "dot_general":
         return onnx_delayed.matmul(*operands, params)
     if name == "conv_general_dilated":

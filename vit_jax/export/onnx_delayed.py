@@ -6,6 +6,7 @@ last counts. A product with weights takes up the constants that scale and shift 
 as a BatchNorm's; ONNX Runtime then runs it as one operation.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +51,28 @@ class Product(NamedTuple):
     scaled: bool = False
 
 
-Delayed = (Spread, Reshaped, Product)
+class Columns(NamedTuple):
+    """A product with a matrix, its channels on several axes, such as of parts and heads.
+
+    A part of them is a product with a part of the columns: q, k and v are never cut apart.
+
+    Attributes:
+        product: with its channels on one axis, the last.
+        sizes: of the axes of channels.
+        order: of the axes before these and of these, as in `jax.lax.transpose`.
+    """
+
+    product: Product
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        axes = (*self.product.shape[:-1], *self.sizes)
+        return tuple(axes[axis] for axis in self.order)
+
+
+Delayed = (Spread, Reshaped, Product, Columns)
 
 
 def whole(x: Any) -> Any:
@@ -65,7 +87,18 @@ def settled(x: Any) -> Any:
     """Return the array or, its nodes written but for its shape, an array in another shape."""
     if isinstance(x, Spread):
         return whole(x)
+    if isinstance(x, Columns):
+        lead, order = x.product.shape[:-1], range(len(x.order))
+        found = reshape(_write(x.product), (*lead, *x.sizes))
+        return found if x.order == tuple(order) else jnp.transpose(whole(found), x.order)
     return _write(x) if isinstance(x, Product) else x
+
+
+def shared(x: Any, readers: Sequence[str]) -> Any:
+    """Return an array for those that read it: a product for several is written once."""
+    if len(readers) < 2 or not isinstance(x, Product | Columns):
+        return x
+    return x if isinstance(x, Columns) and {*readers} == {"slice"} else whole(x)
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
@@ -86,6 +119,8 @@ def reshape(x: Any, shape: Sequence[Any]) -> Any:
     shape = tuple(shape)
     if isinstance(x, Product) and x.conv is None and x.shape[-1:] == shape[-1:]:
         return x._replace(shape=shape)
+    if isinstance(x, Product | Columns) and (found := _columns(x, shape)) is not None:
+        return found
     x = settled(x)
     if isinstance(x, Reshaped) and x.shape[-1:] == shape[-1:] != x.source.shape[-1:]:
         x = whole(x)  # so that what follows can see its rows
@@ -93,6 +128,51 @@ def reshape(x: Any, shape: Sequence[Any]) -> Any:
     if np.shape(source) == shape:
         return source
     return Reshaped(source, shape) if traced(source) else np.reshape(source, shape)
+
+
+def _columns(x: Any, shape: tuple[Any, ...]) -> Columns | None:
+    """Return a product with its channels on more axes, or without one that has a single one."""
+    if isinstance(x, Columns):
+        left = [axis for axis, size in zip(x.order, x.shape, strict=True) if size != 1]
+        if tuple(size for size in x.shape if size != 1) != shape:
+            return None
+        lead = len(x.product.shape) - 1
+        if any(axis not in left for axis in range(lead)):
+            return None
+        order = tuple(sorted(left).index(axis) for axis in left)
+        return Columns(x.product, tuple(size for size in x.sizes if size != 1), order)
+    lead, channels = x.shape[:-1], x.kernel.shape[-1]
+    sizes = shape[len(lead) :]
+    if x.conv is not None or shape[: len(lead)] != lead or math.prod(sizes) != channels:
+        return None
+    return Columns(x, sizes, tuple(range(len(shape))))
+
+
+def transpose(x: Any, order: Sequence[int]) -> Any:
+    """Return a product with its axes in another order, or None."""
+    if not isinstance(x, Columns):
+        return None
+    return x._replace(order=tuple(x.order[axis] for axis in order))
+
+
+def slice_of(x: Any, params: dict[str, Any]) -> Any:
+    """Return some channels of a product, those of some columns of its matrix; or None."""
+    if not isinstance(x, Columns):
+        return None
+    product, lead = x.product, len(x.product.shape) - 1
+    steps = params["strides"] or (1,) * len(x.order)
+    cut = [slice(None)] * len(x.sizes)
+    limits = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
+    for axis, size, (start, limit, step) in zip(x.order, x.shape, limits, strict=True):
+        if axis >= lead:
+            cut[axis - lead] = slice(start, limit, step)
+        elif (start, limit, step) != (0, size, 1):
+            return None
+    kernel = product.kernel.reshape(-1, *x.sizes)[:, *cut]
+    bias = None if product.bias is None else product.bias.reshape(x.sizes)[tuple(cut)].reshape(-1)
+    sizes, kernel = kernel.shape[1:], kernel.reshape(len(kernel), -1)
+    shape = (*product.shape[:-1], kernel.shape[1])
+    return x._replace(product=product._replace(kernel=kernel, bias=bias, shape=shape), sizes=sizes)
 
 
 def _reshape(x: Any, shape: tuple[Any, ...]) -> Any:
@@ -148,7 +228,7 @@ def elementwise(name: str, operands: Sequence[Any], shape: tuple[Any, ...]) -> A
     """
     if name not in ELEMENTWISE or not any(isinstance(x, Delayed) for x in operands):
         return None
-    for attempt in (_joined, _in_one_shape, _broadcasting):
+    for attempt in (_scaled, _joined, _in_one_shape, _broadcasting):
         if (found := attempt(name, *operands)) is not None and shape_of(found) == shape:
             return found
     return None
@@ -180,6 +260,17 @@ def _joined(name: str, x: Any, y: Any) -> Product | None:
     factor = 1 / value if name == "div" else value
     kept = None if product.bias is None else bias * factor
     return product._replace(kernel=product.kernel * factor, bias=kept, scaled=True)
+
+
+def _scaled(name: str, x: Any, y: Any) -> Columns | None:
+    """Return a product times a number, such as attention's scale of its queries."""
+    if name != "mul" or not isinstance(x, Columns) or isinstance(y, Delayed) or traced(y):
+        return None
+    if np.size(y) != 1:
+        return None
+    product, factor = x.product, float(np.reshape(y, ()))
+    bias = None if product.bias is None else product.bias * factor
+    return x._replace(product=product._replace(kernel=product.kernel * factor, bias=bias))
 
 
 def _in_one_shape(name: str, x: Any, y: Any) -> Reshaped | None:
