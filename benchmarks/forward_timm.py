@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timm's forward pass, eager or compiled, at several batch sizes: the other side of a comparison."""
+"""timm's forward pass, eager or compiled, at several batch sizes: a comparison's other side."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -30,7 +30,6 @@ from benchmarks.train_step import EAGER, model_config
 from vit_jax.models import ModelConfig
 
 Made = tuple[dict[str, Any], Callable[[int], list[float]]]
-_CLASSES = 1000
 SHARES = {"p50": 0.5, "p95": 0.95}
 
 
@@ -53,7 +52,7 @@ def ours(model: ModelConfig) -> Made:
     from vit_jax.data import Crop, TransformConfig
     from vit_jax.demo import app, page
 
-    names = tuple(f"class {k}" for k in range(_CLASSES))
+    names = tuple(f"class {k}" for k in range(model.num_classes))
     trained = dataclasses.replace(
         latency_sides.trained(model),
         class_names=names,
@@ -70,9 +69,7 @@ def ours(model: ModelConfig) -> Made:
     return _served(served, "/predict")
 
 
-def timm(
-    model: ModelConfig, threads: int, wait_policy: str, compiled: bool = False
-) -> Made:
+def timm(model: ModelConfig, threads: int, wait_policy: str, compiled: bool = False) -> Made:
     """Serve timm's model by a route that reads by Pillow and timm's own transform."""
     torch, _ = step_timm.start(threads, wait_policy)
     net = step_timm.create(model, "").eval()
@@ -85,7 +82,7 @@ def timm(
 
     transform = library.data.create_transform((3, 224, 224), crop_pct=0.875)
     net = step_timm.frozen(net) if compiled else net
-    names = [f"class {k}" for k in range(_CLASSES)]
+    names = [f"class {k}" for k in range(model.num_classes)]
 
     def answer(body: bytes) -> list[dict[str, Any]]:
         with torch.inference_mode():
@@ -134,8 +131,11 @@ def quantile(seconds: Sequence[float], share: float) -> float:
 
 
 def rows_of(
-    variant: str, mine: Sequence[Sequence[float]], theirs: dict[str, list[list[list[float]]]],
-    tried: dict[str, str], load: float,
+    variant: str,
+    mine: Sequence[Sequence[float]],
+    theirs: dict[str, list[list[list[float]]]],
+    tried: dict[str, str],
+    load: float,
 ) -> list[record.Row]:
     """Return a row a quantile and peer, of each round's requests; the fastest setting counts."""
     rows = []

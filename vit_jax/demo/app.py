@@ -149,9 +149,7 @@ class _Line:
             async with self._turn:
                 if await request.is_disconnected():
                     raise HTTPException(400, "the request ended early")
-                return await asyncio.to_thread(
-                    lambda: self._answer(view(), *more, picture=picture)
-                )
+                return await asyncio.to_thread(lambda: self._answer(view(), *more, picture=picture))
         except UserError as error:
             raise HTTPException(415, str(error).removeprefix("image: ")) from None
         finally:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations of a model that one ONNX node does, and how the converter writes them.
 
-The converter knows lax operations, of which a LayerNorm is eleven, and it computes each shape with a
-batch in it by operations of the graph. Here such an operation becomes one node, and a shape an array
-of numbers with one -1. `node` is a primitive of jax that stands for any node.
+The converter knows lax operations, of which a LayerNorm is eleven, and it computes each shape with
+a batch in it by operations of the graph. Here such an operation becomes one node, and a shape an
+array of numbers with one -1. `node` is a primitive of jax that stands for any node.
 """
 
 import functools
@@ -83,9 +83,7 @@ def slice_of(x: Any, params: dict[str, Any]) -> Any:
     """Cut axes of known sizes; those that are not cut need none."""
     steps = params["strides"] or (1,) * x.ndim
     limits = zip(params["start_indices"], params["limit_indices"], steps, x.shape, strict=True)
-    cut = [
-        (axis, *each[:3]) for axis, each in enumerate(limits) if each[:3] != (0, each[3], 1)
-    ]
+    cut = [(axis, *each[:3]) for axis, each in enumerate(limits) if each[:3] != (0, each[3], 1)]
     if not all(isinstance(number, int) for each in cut for number in each):
         return None
     shape = list(x.shape)

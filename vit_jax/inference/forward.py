@@ -19,8 +19,8 @@ from vit_jax.evals import Predict
 from vit_jax.evals.probes.features import Encode
 from vit_jax.inference.trained import Trained, Tta
 from vit_jax.models import ModelConfig, Output
-from vit_jax.models.layers import dense
 from vit_jax.models.intermediates import Layer, layer_outputs, output_and_layers
+from vit_jax.models.layers import dense
 from vit_jax.models.losses import Loss
 
 Image = Shaped[Array | np.ndarray, "B H W C"] | Shaped[Array | np.ndarray, "B L V"]

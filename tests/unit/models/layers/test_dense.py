@@ -26,7 +26,10 @@ def narrow(program: object) -> list[str]:
 
 def test_products_are_float32_inside_alone_and_round_to_the_same() -> None:
     with dense.wide_products():
-        found, program = dense.matmul(X, KERNEL), jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL)
+        found, program = (
+            dense.matmul(X, KERNEL),
+            jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL),
+        )
     assert not narrow(program)
     assert narrow(jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL))
     assert found.dtype == jnp.bfloat16
