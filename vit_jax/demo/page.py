@@ -129,7 +129,8 @@ def make_answer(trained: Trained) -> Callable[..., Reply]:
 def make_pixels_answer(trained: Trained) -> Callable[..., Reply]:
     """Return (image, picture) -> Reply of a model of pixels, compiled.
 
-    With `picture` what is found is drawn over the image. The colours of the legend are those of the overlay; of depth they are the scale's two ends.
+    With `picture` what is found is drawn over the image. The colours of the legend are those of the
+    overlay; of depth they are the scale's two ends.
     """
     from vit_jax.figures import contact_sheet, masks  # late, as the evaluations that they need
     from vit_jax.inference import pixels
