@@ -85,7 +85,9 @@ def test_norms_gelu_and_softmax_are_one_node_each() -> None:
     # Nothing of what they are made of is left, and one shape is computed: that of the class token.
     assert not found.keys() & {"ReduceSum", "Sqrt", "Erf", "Exp", "ReduceMax"}
     assert found["Shape"] <= 1
-    assert found["MatMul"] == cfg.depth * 6 + 2  # qkv, two of attention, out, two of the MLP
+    # Of the patches; q, k and v, two of attention, its output, two of the MLP; the head.
+    assert found["MatMul"] == cfg.depth * 8 + 2
+    assert not found["Slice"], "q, k and v are not cut apart"
 
 
 @needs_onnx
@@ -125,7 +127,7 @@ def test_int8_products_change_little_and_take_a_quarter() -> None:
     whole = export_onnx.serialize(model)
     data = onnx_quantize.quantized(whole)
     found = collections.Counter(n.op_type for n in onnx.load_from_string(data).graph.node)
-    assert found["MatMulInteger"] == cfg.depth * 4 + 2
+    assert found["MatMulInteger"] == cfg.depth * 6 + 2
     assert found["MatMul"] == cfg.depth * 2, "attention's own stay float32"
     before, after = (export_onnx.runner(each)(images(model)) for each in (whole, data))
     assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
