@@ -73,14 +73,14 @@ def timm(model: ModelConfig, threads: int, wait_policy: str, compiled: bool = Fa
     """Serve timm's model by a route that reads by Pillow and timm's own transform."""
     torch, _ = step_timm.start(threads, wait_policy)
     net = step_timm.create(model, "").eval()
-    import timm as library  # pyright: ignore[reportMissingImports]
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
     from starlette.responses import JSONResponse
     from starlette.routing import Route
+    from timm.data import create_transform  # pyright: ignore[reportMissingImports]
 
-    transform = library.data.create_transform((3, 224, 224), crop_pct=0.875)
+    transform: Any = create_transform((3, 224, 224), crop_pct=0.875)
     net = step_timm.frozen(net) if compiled else net
     names = [f"class {k}" for k in range(model.num_classes)]
 
@@ -170,13 +170,14 @@ def measure(variant: str, rounds: int, requests: int) -> list[record.Row]:
     }
     with contextlib.ExitStack() as stack:
 
-        def side(make: Callable[..., Made], **options: Any) -> turns.Side:
+        def side(make: Any, **options: Any) -> turns.Side:
             return stack.enter_context(turns.Side(make, model=model, **options))
 
         sides = {peer: [side(timm, **o) for o in of.values()] for peer, of in peers.items()}
         flat = [side(ours), *(each for some in sides.values() for each in some)]
         load = os.getloadavg()[0]
-        mine, *others = turns.alternate(flat, rounds, requests)
+        done: Any = turns.alternate(flat, rounds, requests)
+        mine, *others = done
         theirs = {peer: [others.pop(0) for _ in some] for peer, some in sides.items()}
     return rows_of(variant, mine, theirs, {p: "; ".join(of) for p, of in peers.items()}, load)
 

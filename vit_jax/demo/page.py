@@ -13,6 +13,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Num, UInt8
 from PIL import Image
@@ -108,7 +109,7 @@ def make_answer(trained: Trained) -> Callable[..., Reply]:
     least = labels.thresholds(trained)
 
     def answer(view: Num[np.ndarray, "H W C"], *, picture: bool = True) -> Reply:
-        output, heat = look(view[None]) if picture else (forward(view[None]), None)
+        output, heat = look(jnp.asarray(view[None])) if picture else (forward(view[None]), None)
         logits = np.asarray(output.logits)
         seen = None
         if heat is not None:
@@ -183,7 +184,7 @@ def make_words_answer(trained: Trained, pair: "Pair") -> Callable[..., Reply]:
     def answer(
         view: Num[np.ndarray, "H W C"], words: tuple[str, ...], *, picture: bool = True
     ) -> Reply:
-        output, heat = look(view[None])
+        output, heat = look(jnp.asarray(view[None]))
         image = np.asarray(pairs.embed_features(pair, output.features))
         chances = image_text.probabilities(pair, image, vectors(words))[0]
         order = np.argsort(-chances, kind="stable")

@@ -218,9 +218,9 @@ def _delayed(name: str, operands: list[Any], params: dict[str, Any], shape: Any)
     if name == "slice":
         return onnx_delayed.slice_of(operands[0], params)
     if name == "dot_general":
-        return onnx_delayed.matmul(*operands, params)
+        return onnx_delayed.matmul(operands[0], operands[1], params)
     if name == "conv_general_dilated":
-        return onnx_delayed.convolve(*operands, params, shape)
+        return onnx_delayed.convolve(operands[0], operands[1], params, shape)
     return None
 
 

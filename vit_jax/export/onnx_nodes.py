@@ -10,9 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend import core
 
 _node = core.Primitive("vit_jax_onnx_node")
@@ -76,7 +76,7 @@ def register() -> None:
 
 def traced(*operands: Any) -> bool:
     """Return whether an operand depends on the images; all else is computed at once."""
-    return any(isinstance(x, jax.core.Tracer) for x in operands)
+    return any(isinstance(x, Tracer) for x in operands)
 
 
 def slice_of(x: Any, params: dict[str, Any]) -> Any:
