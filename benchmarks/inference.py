@@ -15,9 +15,10 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import forward_ours, forward_timm, record, step_timm, turns
-from benchmarks.train_step import EAGER, make_row, model_config
+from benchmarks.train_step import COMPILED, EAGER, make_row, model_config
 from vit_jax.models import DType
 
 
@@ -33,8 +34,10 @@ class Case:
 
 DEFAULT = (
     Case(variant="vit_ti16", batch_sizes=(1, 8, 32, 128)),
-    Case(variant="vit_ti16", batch_sizes=(8, 32), dtype="bfloat16"),
+    Case(variant="vit_ti16", batch_sizes=(1, 8, 32), dtype="bfloat16"),
     Case(variant="vit_s16", batch_sizes=(1, 8, 32)),
+    Case(variant="vit_s16", batch_sizes=(1, 8, 32), dtype="bfloat16"),
+    Case(variant="resnet50", batch_sizes=(1, 8, 32)),
     Case(variant="vit_s16", token_merging=(8, 13)),
 )
 
@@ -53,22 +56,54 @@ def measure(case: Case, rounds: int, seconds: float, peer: str) -> list[record.R
                 sides, name = [stack.enter_context(side), plain], f" token_merging={merged}"
                 rows += _compare(case, name, sides, rounds, "without merging", "")
             return rows
-        tried, others = {}, []
-        if peer == "timm":
-            tried = step_timm.settings() if plain.facts["platform"] == "cpu" else {"default": {}}
-            try:
-                for options in tried.values():
-                    name = step_timm.NAMES.get(case.variant, "")
-                    side = turns.Side(
-                        forward_timm.make, model=model, **settings, **options, name=name
+        peers: dict[str, dict[str, turns.Side]] = {}
+        try:
+            for one, tried in (_tried(case, plain) if peer == "timm" else {}).items():
+                peers[one] = {
+                    key: stack.enter_context(
+                        turns.Side(forward_timm.make, model=model, **settings, **options)
                     )
-                    others.append(stack.enter_context(side))
-            except turns.Missing as error:
-                print(f"{error}; for the peer: pip install torch torchvision timm")
-        counts = {side.facts["num_params"] for side in (plain, *others)}
+                    for key, options in tried.items()
+                }
+        except turns.Missing as error:
+            print(f"{error}; for the peer: pip install torch torchvision timm")
+        sides = [plain, *(side for tried in peers.values() for side in tried.values())]
+        counts = {side.facts["num_params"] for side in sides}
         if len(counts) > 1:
             raise RuntimeError(f"not the same model: {counts} parameters")
-        return _compare(case, "", [plain, *others], rounds, EAGER, "; ".join(tried))
+        for size in case.batch_sizes:
+            load = os.getloadavg()[0]
+            done = dict(zip(sides, turns.alternate(sides, rounds, size), strict=True))
+            work = f"{case.variant} forward batch={size} {case.dtype}"
+            found = [
+                make_row(
+                    work,
+                    "forward",
+                    plain.facts,
+                    [done[plain], *(done[side] for side in tried.values())],
+                    "; ".join(tried),
+                    load,
+                    one,
+                )
+                for one, tried in peers.items()
+            ] or [make_row(work, "forward", plain.facts, [done[plain]], "", load)]
+            print(record.table(found), flush=True)
+            rows += found
+        return rows
+
+
+def _tried(case: Case, ours: turns.Side) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the settings of timm, eager and compiled, of which the fastest counts."""
+    on_cpu = ours.facts["platform"] == "cpu"
+    tried = step_timm.settings() if on_cpu else {"default": {}}
+    if case.variant in step_timm.CONVOLUTIONAL:
+        tried |= {f"{key}, NHWC": {**o, "channels_last": True} for key, o in tried.items()}
+    if case.dtype == "bfloat16":
+        tried |= {f"{key}, autocast": {**o, "autocast": True} for key, o in tried.items()}
+    name = {"name": step_timm.NAMES.get(case.variant, "")}
+    tried = {key: {**options, **name} for key, options in tried.items()}
+    last = [key for key in tried if "autocast" not in key][-1]  # compiling takes a minute
+    return {EAGER: tried, COMPILED: {last: {**tried[last], "compiled": True}}}
 
 
 def _compare(

@@ -97,6 +97,15 @@ def start(threads: int, wait_policy: str) -> tuple[Any, str]:
     return torch, device
 
 
+def frozen(net: Any) -> Any:
+    """Compile a network for inference, its weights made part of the program."""
+    import torch  # pyright: ignore[reportMissingImports]
+    import torch._inductor.config as inductor  # pyright: ignore[reportMissingImports]
+
+    inductor.freezing = True
+    return torch.compile(net)
+
+
 def make(
     model: ModelConfig,
     batch_size: int,

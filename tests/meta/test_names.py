@@ -108,7 +108,7 @@ REVIEWED = {
         evals/drift.py:Drift._keep: mkdir
         evals/several.py:MultiLabel.run: mkdir
         evals/report.py:write_report: mkdir write_bytes write_text write_text
-        devices/hardware.py:_has_amx: read_text
+        devices/hardware.py:_cpu_info: read_text
         export/folder.py:_is_export: read_text
         export/folder.py:write: mkdir rename replace rmtree unlink unlink
         export/card.py:_text: read_text

@@ -53,7 +53,8 @@ def make_app(
     Args:
         page: the HTML.
         read: a file's bytes to the view that the model takes; raises UserError: no image.
-        answer: what the model says of a view, or with `takes_words` of a view and words.
+        answer: what the model says of a view, or with `takes_words` of a view and words; `picture`
+            asks for the picture of where it looked.
         examples: the views of the page's examples.
         host: by which address or name the page is served, as in `--host`.
         max_upload: bytes of a file.
@@ -70,15 +71,16 @@ def make_app(
         return HTMLResponse(page, headers=headers)
 
     async def predict(request: Request) -> Response:
-        number = request.query_params.get("example")
+        number, picture = request.query_params.get("example"), "overlay" in request.query_params
         more = (read_words(request.query_params.get("words", "")),) if takes_words else ()
         if number is None:
-            found = await line.upload(request, *more)
+            found = await line.upload(request, *more, picture=picture)
         elif re.fullmatch(r"[0-9]{1,6}", number) and int(number) < len(examples):
-            found = await line.wait(request, lambda: examples[int(number)], *more)
+            view = examples[int(number)]
+            found = await line.wait(request, lambda: view, *more, picture=picture)
         else:
             raise HTTPException(404, "no such example")
-        return JSONResponse(found.as_json(picture="overlay" in request.query_params))
+        return JSONResponse(found.as_json())
 
     inner = Starlette(
         routes=[Route("/", show), Route("/predict", predict, methods=["POST"])],
@@ -124,16 +126,20 @@ class _Line:
         self._waiting = 0  # images, the one that is computed included
         self._turn = asyncio.Lock()
 
-    async def upload(self, request: Request, *more: tuple[str, ...]) -> Reply:
+    async def upload(self, request: Request, *more: tuple[str, ...], picture: bool) -> Reply:
         """Return the answer for a request's body, and the words if any, in its turn."""
         body = await self._receive(request.receive)
         try:
-            return await self.wait(request, lambda: self._read(body), *more)
+            return await self.wait(request, lambda: self._read(body), *more, picture=picture)
         finally:
             self._held -= len(body)
 
     async def wait(
-        self, request: Request, view: Callable[[], np.ndarray], *more: tuple[str, ...]
+        self,
+        request: Request,
+        view: Callable[[], np.ndarray],
+        *more: tuple[str, ...],
+        picture: bool,
     ) -> Reply:
         """Return the answer for a view, which is made in its turn too."""
         if self._waiting > _WAITING:
@@ -143,7 +149,7 @@ class _Line:
             async with self._turn:
                 if await request.is_disconnected():
                     raise HTTPException(400, "the request ended early")
-                return await asyncio.to_thread(lambda: self._answer(view(), *more))
+                return await asyncio.to_thread(lambda: self._answer(view(), *more, picture=picture))
         except UserError as error:
             raise HTTPException(415, str(error).removeprefix("image: ")) from None
         finally:

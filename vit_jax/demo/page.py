@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Num, UInt8
@@ -21,7 +22,7 @@ from vit_jax import models, trees
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.figures.contact_sheet import overlay
 from vit_jax.inference import images, views
-from vit_jax.inference.forward import probabilities
+from vit_jax.inference.forward import make_forward, probabilities
 from vit_jax.inference.trained import Trained
 from vit_jax.process.escapes import html, terminal
 from vit_jax.visual import saliency
@@ -40,19 +41,21 @@ class Reply(NamedTuple):
     """The model's answer for an image."""
 
     classes: list[tuple[str, float]]  # the likeliest ones and their probabilities, in order
-    overlay: UInt8[np.ndarray, "P Q 3"]  # what the model saw, under the map of where it looked
+    # What the model saw, under the map of where it looked; None where nobody asks for it.
+    overlay: UInt8[np.ndarray, "P Q 3"] | None
     numbers: bool = False  # whether these are outputs and their numbers
     colours: tuple[str, ...] = ()  # of each in the overlay, "#rrggbb": a legend
 
-    def as_json(self, *, picture: bool) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return what a visitor's browser is sent, the picture as a data: URL."""
         found = [{"name": name, "probability": chance} for name, chance in self.classes]
         if self.numbers:
             found = [{"name": name, "text": f"{value:.6g}"} for name, value in self.classes]
         for each, colour in zip(found, self.colours, strict=False):
             each["colour"] = colour
-        shown = {"overlay": _data_url(Image.fromarray(self.overlay), "png")} if picture else {}
-        return {"classes": found, **shown}
+        if self.overlay is None:
+            return {"classes": found}
+        return {"classes": found, "overlay": _data_url(Image.fromarray(self.overlay), "png")}
 
 
 class Example(NamedTuple):
@@ -93,38 +96,42 @@ def _data_url(picture: Image.Image, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def make_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]], Reply]:
-    """Return view -> Reply, compiled.
+def make_answer(trained: Trained) -> Callable[..., Reply]:
+    """Return (view, picture) -> Reply, compiled; without `picture` the forward pass alone is run.
 
     Raises UserError: a model without a map of tokens.
     """
     from vit_jax.inference import labels  # late: it needs the evaluations
 
-    look = saliency.make_saliency(trained)
+    trained = dataclasses.replace(trained, variables=jax.device_put(trained.variables))
+    look, forward = saliency.make_saliency(trained), make_forward(trained)
     names = _distinct([*map(terminal, trained.class_names)])
     least = labels.thresholds(trained)
 
-    def answer(view: Num[np.ndarray, "H W C"]) -> Reply:
-        output, heat = look(jnp.asarray(view[None]))
-        if trained.gives_numbers:
-            values = np.asarray(output.logits)[0].tolist()
+    def answer(view: Num[np.ndarray, "H W C"], *, picture: bool = True) -> Reply:
+        output, heat = look(jnp.asarray(view[None])) if picture else (forward(view[None]), None)
+        logits = np.asarray(output.logits)
+        seen = None
+        if heat is not None:
             seen = overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0])
-            return Reply([*zip(names, values, strict=True)], seen, numbers=True)
-        chances = np.asarray(probabilities(output.logits, trained.loss))[0]
+        if trained.gives_numbers:
+            return Reply([*zip(names, logits[0].tolist(), strict=True)], seen, numbers=True)
+        chances = np.asarray(probabilities(logits, trained.loss))[0]
         likeliest = np.argsort(-chances, kind="stable")[:_TOP]
         below = {k for k in likeliest.tolist() if least and chances[k] < least[k]}
-        shown = [f"{name} (not seen)" if k in below else name for k, name in enumerate(names)]
-        classes = [(shown[k], float(chances[k])) for k in likeliest]
-        return Reply(classes, overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0]))
+        shown = [f"{names[k]} (not seen)" if k in below else names[k] for k in likeliest]
+        return Reply([*zip(shown, chances[likeliest].tolist(), strict=True)], seen)
 
-    answer(np.zeros((*trained.image_size, trained.channels), trained.dtype))
+    for picture in (True, False):
+        answer(np.zeros((*trained.image_size, trained.channels), trained.dtype), picture=picture)
     return answer
 
 
-def make_pixels_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]], Reply]:
-    """Return image -> Reply of a model of pixels, compiled: what is found, drawn over the image.
+def make_pixels_answer(trained: Trained) -> Callable[..., Reply]:
+    """Return (image, picture) -> Reply of a model of pixels, compiled.
 
-    The colours of the legend are those of the overlay; of depth they are the scale's two ends.
+    With `picture` what is found is drawn over the image. The colours of the legend are those of the
+    overlay; of depth they are the scale's two ends.
     """
     from vit_jax.figures import contact_sheet, masks  # late, as the evaluations that they need
     from vit_jax.inference import pixels
@@ -132,16 +139,17 @@ def make_pixels_answer(trained: Trained) -> Callable[[Num[np.ndarray, "H W C"]],
     drawn, task = pixels.make_drawn(trained), pixels.task_of(trained)
     names = [*trained.class_names]
 
-    def answer(image: Num[np.ndarray, "H W C"]) -> Reply:
-        found, picture = drawn(image)
+    def answer(image: Num[np.ndarray, "H W C"], *, picture: bool = True) -> Reply:
+        found, drawing = drawn(image)
         shown = [(terminal(name), value) for name, value in found][:MOST_WORDS]
+        seen = _enlarge(drawing) if picture else None
         if task is pixels.PixelTask.DEPTH:
             ends = contact_sheet.colors(np.array([[0.0, 1.0]]))[0]
-            return Reply(shown, _enlarge(picture), numbers=True, colours=(*map(_hex, ends),))
+            return Reply(shown, seen, numbers=True, colours=(*map(_hex, ends),))
         by_class = task is pixels.PixelTask.CLASSES
         order = [names.index(name) for name, _ in found] if by_class else range(len(found))
         colours = tuple(_hex(masks.colour(k)) for k in order)
-        return Reply(shown, _enlarge(picture), colours=colours)
+        return Reply(shown, seen, colours=colours)
 
     answer(np.zeros((*trained.image_size, trained.channels), trained.dtype))
     return answer
@@ -151,10 +159,8 @@ def _hex(colour: Sequence[int] | np.ndarray) -> str:
     return "#" + "".join(f"{int(x):02x}" for x in colour)
 
 
-def make_words_answer(
-    trained: Trained, pair: "Pair"
-) -> Callable[[Num[np.ndarray, "H W C"], tuple[str, ...]], Reply]:
-    """Return (view, words) -> Reply, compiled: how likely each word is.
+def make_words_answer(trained: Trained, pair: "Pair") -> Callable[..., Reply]:
+    """Return (view, words, picture) -> Reply, compiled: how likely each word is.
 
     They share the probability (CLIP), or with a bias each has its own (SigLIP).
 
@@ -175,12 +181,16 @@ def make_words_answer(
     def vectors(words: tuple[str, ...]) -> np.ndarray:
         return zero_shot.class_vectors(embed, [(word,) for word in words], templates)
 
-    def answer(view: Num[np.ndarray, "H W C"], words: tuple[str, ...]) -> Reply:
+    def answer(
+        view: Num[np.ndarray, "H W C"], words: tuple[str, ...], *, picture: bool = True
+    ) -> Reply:
         output, heat = look(jnp.asarray(view[None]))
         image = np.asarray(pairs.embed_features(pair, output.features))
         chances = image_text.probabilities(pair, image, vectors(words))[0]
         order = np.argsort(-chances, kind="stable")
         found = [(terminal(words[k]), float(chances[k])) for k in order]
+        if not picture:
+            return Reply(found, None)
         return Reply(found, overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0]))
 
     answer(np.zeros((*trained.image_size, trained.channels), trained.dtype), ("a",))

@@ -80,23 +80,28 @@ def compiler_options(
     return {name: value for name, value in options.items() if f"--{name}" not in given}
 
 
-def slow_dtype(dtype: str, field: str) -> str:
+def slow_dtype(dtype: str, field: str, *, training: bool = False) -> str:
     """Return what to say of a dtype that costs time on the target in place of saving it, or "".
 
-    That is bfloat16 on a CPU without AMX: where it has AVX512-BF16, that does half the FLOPs of
-    float32's instructions, and a ViT takes 1.3 times as long (benchmarks/NOTES.md). `field` is that
-    of the command or config, "model.dtype".
+    That is bfloat16 on a CPU without AMX: where Intel's have AVX512-BF16, that does half the FLOPs
+    of float32's instructions, and a ViT takes 1.3 times as long (benchmarks/NOTES.md). On AMD's it
+    does twice as many, and a forward pass takes four fifths of float32's time; training's products
+    return bfloat16, for which XLA has no such kernel. `field` is that of the command or config,
+    "model.dtype".
     """
-    if dtype != "bfloat16" or target().platform != "cpu" or _has_amx():
+    if dtype != "bfloat16" or target().platform != "cpu":
+        return ""
+    listed = _cpu_info()
+    if "amx_bf16" in listed or (not training and {"AuthenticAMD", "avx512_bf16"} <= listed):
         return ""
     return f"float32 is faster than bfloat16 on this CPU: {setting(f'{field}=float32')}"
 
 
-def _has_amx() -> bool:
-    """Whether Linux lists AMX's products of bfloat16 among what the CPU has."""
+def _cpu_info() -> frozenset[str]:
+    """Return the words by which Linux describes the CPU: its maker and its instructions."""
     with contextlib.suppress(OSError):
-        return "amx_bf16" in _CPU_INFO.read_text()
-    return False
+        return frozenset(_CPU_INFO.read_text().split())
+    return frozenset()
 
 
 def of(device: Any) -> Target:

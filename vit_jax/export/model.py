@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 from vit_jax.export import card as model_card
 from vit_jax.export import folder as export_folder
 from vit_jax.export import onnx as export_onnx
-from vit_jax.export import outputs, quantize
+from vit_jax.export import onnx_quantize, outputs, quantize
 from vit_jax.export import stablehlo as export_stablehlo
 from vit_jax.export.folder import Change
 from vit_jax.export.quantize import WeightDType
@@ -44,12 +44,6 @@ class Format(enum.StrEnum):
     TIMM = "timm"  # PyTorch
 
 
-_INT8_ELSEWHERE = {
-    Format.ONNX: "ONNX Runtime makes int8 of the float32 file: onnxruntime.quantization",
-    Format.TIMM: "timm's layers have no scales; PyTorch quantises a loaded model: torchao",
-}
-
-
 def check(trained: Trained, form: Format, dtype: WeightDType) -> None:
     """Refuse what cannot be exported so, before weights are read.
 
@@ -58,9 +52,14 @@ def check(trained: Trained, form: Format, dtype: WeightDType) -> None:
     if form is Format.ONNX:
         export_onnx.require()
         if dtype is WeightDType.BFLOAT16:
-            raise UserError("--dtype=bfloat16 is for stablehlo and timm; --format=onnx has float32")
-    if dtype is WeightDType.INT8 and form is not Format.STABLEHLO:
-        raise UserError(f"--dtype=int8 is for --format=stablehlo; {_INT8_ELSEWHERE[form]}")
+            raise UserError(
+                "--dtype=bfloat16 is for stablehlo and timm; --format=onnx has float32 and int8"
+            )
+    if dtype is WeightDType.INT8 and form is Format.TIMM:
+        raise UserError(
+            "--dtype=int8 is for stablehlo and onnx; timm's layers have no scales; PyTorch "
+            "quantises a loaded model: torchao"
+        )
     if form is Format.TIMM:
         weights_export.check(trained.model)
         hub_config(trained)
@@ -83,6 +82,7 @@ def make(
         run = export_stablehlo.runner(data, files[export_folder.ARRAYS])
     elif form is Format.ONNX:
         data = export_onnx.serialize(trained)
+        data = onnx_quantize.quantized(data) if dtype is WeightDType.INT8 else data
         run = export_onnx.runner(data)
     else:
         state = weights.to_timm(packed, trained.model)

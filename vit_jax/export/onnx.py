@@ -5,6 +5,7 @@ The converter is handed a program of plain lax operations. By itself it takes th
 that it knows out of the middle of a model, and of our ten families it then converts one.
 """
 
+import collections
 import contextlib
 import dataclasses
 import importlib.util
@@ -23,8 +24,9 @@ from jaxtyping import Num
 
 from vit_jax import trees
 from vit_jax.cost.flops import scan_counts
+from vit_jax.devices import hardware
 from vit_jax.errors import UserError, install
-from vit_jax.export import outputs
+from vit_jax.export import onnx_delayed, onnx_functions, onnx_nodes, outputs
 from vit_jax.export.stablehlo import portable
 from vit_jax.inference.trained import Trained
 from vit_jax.models import DType
@@ -67,14 +69,18 @@ def serialize(trained: Trained) -> bytes:
     (batch,) = export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), trained.dtype)
     # Traced before the converter runs, since it traces with its own versions of jax's functions.
-    traced = jax.make_jaxpr(lambda image: apply(trained.variables, image))(images)
+    # A CPU's program has no groups of convolutions, which XLA lacks there; ONNX Runtime has them.
+    with hardware.tracing_for(hardware.Target("gpu")):
+        traced = jax.make_jaxpr(lambda image: apply(trained.variables, image))(images)
 
     def plain(image: jax.Array) -> Any:
-        found = _evaluate(traced.jaxpr, traced.consts, [image])
+        found = [*map(onnx_delayed.whole, _evaluate(traced.jaxpr, traced.consts, [image]))]
         return tuple(found) if len(found) > 1 else found[0]
 
     with _quiet():
         from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
+
+        onnx_nodes.register()
 
         try:
             graph: Any = to_onnx(
@@ -90,14 +96,20 @@ def serialize(trained: Trained) -> bytes:
             raise UserError(
                 f"jax2onnx has no counterpart of this model: {reason}; choose --format=stablehlo"
             ) from error
+    _drop_unread(graph.graph)
     return graph.SerializeToString()
 
 
-def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
-    """Return images -> logits, or a tuple of outputs, as ONNX Runtime computes on the CPU."""
+def runner(data: bytes, threads: int = 0) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
+    """Return images -> logits, or a tuple of outputs, as ONNX Runtime computes on the CPU.
+
+    `threads` is how many compute; 0 leaves it to ONNX Runtime.
+    """
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(images: Num[np.ndarray, "B H W C"]) -> Any:
         found = tuple(map(np.asarray, session.run(None, {INPUT: np.asarray(images)})))
@@ -105,6 +117,14 @@ def runner(data: bytes) -> Callable[[Num[np.ndarray, "B H W C"]], Any]:
         return found if others else first
 
     return run
+
+
+def _drop_unread(graph: Any) -> None:
+    """Drop constants that no node reads: ONNX Runtime warns of each."""
+    read = {name for each in graph.node for name in each.input}
+    kept = [each for each in graph.initializer if each.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
 
 
 @contextlib.contextmanager
@@ -125,34 +145,83 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[
 
     What depends on weights alone is computed now, and so becomes one array of the graph.
     """
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    values.update(zip(jaxpr.invars, inputs, strict=True))
+    readers = collections.defaultdict(list)
+    for reader, atoms in [*((e.primitive.name, e.invars) for e in jaxpr.eqns), ("", jaxpr.outvars)]:
+        for atom in atoms:
+            if isinstance(atom, core.Var):
+                readers[atom].append(reader)
+    values: dict[Any, Any] = {}
+
+    def keep(variables: Sequence[Any], found: Sequence[Any]) -> None:
+        for variable, x in zip(variables, found, strict=True):
+            values[variable] = onnx_delayed.shared(x, readers[variable])
 
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
 
+    keep(jaxpr.constvars, consts)
+    keep(jaxpr.invars, inputs)
     for equation in jaxpr.eqns:
-        operands = [value(atom) for atom in equation.invars]
-        results = _apply(equation.primitive, equation.params, operands)
-        values.update(zip(equation.outvars, results, strict=True))
+        keep(equation.outvars, _apply(equation, [value(atom) for atom in equation.invars]))
     return [value(atom) for atom in jaxpr.outvars]
 
 
-def _apply(primitive: Any, params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    custom = primitive.name in ("custom_jvp_call", "custom_vjp_call")
-    if custom or primitive.name == "jit":
+def _apply(equation: Any, operands: list[Any]) -> list[Any]:
+    name, params = equation.primitive.name, equation.params
+    shapes = [x.aval.shape for x in equation.outvars]
+    custom = name in ("custom_jvp_call", "custom_vjp_call")
+    if custom or name == "jit":
         inner = params["call_jaxpr" if custom else "jaxpr"]
+        write = onnx_functions.function(inner.jaxpr) if custom and operands else None
+        if write is not None:
+            found = write(operands)
+            if found is not None:
+                return [found]
         return _evaluate(inner.jaxpr, inner.consts, operands)
-    if primitive.name == "scan":
-        return _laid_out(params, operands)
-    if primitive.name in ("stop_gradient", "copy"):
+    if name == "scan":
+        return _laid_out(params, [*map(onnx_delayed.whole, operands)])
+    if name in ("stop_gradient", "copy"):
         return operands
-    if primitive.name == "pad":
+    found = _delayed(name, operands, params, shapes[0])
+    if found is not None:
+        return [found]
+    operands = [*map(onnx_delayed.whole, operands)]
+    if name == "pad":
         return [_pad(operands[0], operands[1], params["padding_config"])]
-    if primitive.name == "reduce_window_max":
-        return [_max_pool(operands[0], params)]
-    results = primitive.bind(*operands, **params)
-    return list(results) if primitive.multiple_results else [results]
+    found = None
+    if name == "slice" and onnx_nodes.traced(*operands):
+        found = onnx_nodes.slice_of(operands[0], params)
+    elif name == "reduce_window_max":
+        found = onnx_nodes.max_pool(operands[0], params)
+        found = _max_pool(operands[0], params) if found is None else found
+    if found is not None:
+        return [found]
+    known = all(isinstance(size, int) for shape in shapes for size in shape)
+    now = known and not onnx_nodes.traced(*operands)
+    with jax.ensure_compile_time_eval() if now else contextlib.nullcontext():
+        results = equation.primitive.bind(*operands, **params)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def _delayed(name: str, operands: list[Any], params: dict[str, Any], shape: Any) -> Any:
+    """Return what need not be written at once, or None."""
+    if name == "broadcast_in_dim" and len(operands) == 1:
+        return onnx_delayed.broadcast(operands[0], shape, params["broadcast_dimensions"])
+    if name in onnx_delayed.ELEMENTWISE:
+        return onnx_delayed.elementwise(name, operands, shape)
+    if not any(isinstance(x, onnx_delayed.Delayed) or onnx_nodes.traced(x) for x in operands):
+        return None
+    if name in ("reshape", "squeeze", "expand_dims"):
+        return onnx_delayed.reshape(operands[0], shape)
+    if name == "transpose":
+        return onnx_delayed.transpose(operands[0], params["permutation"])
+    if name == "slice":
+        return onnx_delayed.slice_of(operands[0], params)
+    if name == "dot_general":
+        return onnx_delayed.matmul(operands[0], operands[1], params)
+    if name == "conv_general_dilated":
+        return onnx_delayed.convolve(operands[0], operands[1], params, shape)
+    return None
 
 
 def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
@@ -168,7 +237,8 @@ def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
         per_layer = [stacked[i] for stacked in operands[first:]]
         found = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
         carry = found[:num_carry]
-        kept.append([jax.lax.expand_dims(x, (0,)) for x in found[num_carry:]])
+        outputs_of_layer = map(onnx_delayed.whole, found[num_carry:])
+        kept.append([jax.lax.expand_dims(x, (0,)) for x in outputs_of_layer])
     return [*carry, *(jax.lax.concatenate(each, 0) for each in zip(*kept, strict=True))]
 
 

@@ -20,6 +20,7 @@ from vit_jax.evals.probes.features import Encode
 from vit_jax.inference.trained import Trained, Tta
 from vit_jax.models import ModelConfig, Output
 from vit_jax.models.intermediates import Layer, layer_outputs, output_and_layers
+from vit_jax.models.layers import dense
 from vit_jax.models.losses import Loss
 
 Image = Shaped[Array | np.ndarray, "B H W C"] | Shaped[Array | np.ndarray, "B L V"]
@@ -45,6 +46,7 @@ def _apply(
 ) -> Forward:
     module = models.create(model)
 
+    @dense.wide_products()
     def apply(variables: Any, image: Image, grids: Array | None = None) -> Output:
         image = jnp.asarray(image)
         if image.dtype.name not in (dtype, "uint8"):  # which shapes alone are asked for with

@@ -121,7 +121,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         print_once(f"warning: {many}: a step sees some of them twice")
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
-    print_once(hardware.slow_dtype(cfg.model.dtype, "config.model.dtype"))
+    print_once(hardware.slow_dtype(cfg.model.dtype, "config.model.dtype", training=True))
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     config_lib.check_kernel(cfg)
     return Opened(

@@ -172,8 +172,8 @@ def test_a_model_without_a_head_returns_its_features(
         assert "a network without a head, and so no classes" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("dtype", [WeightDType.BFLOAT16, WeightDType.INT8])
-def test_onnx_is_float32(dtype: WeightDType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_is_float32_or_int8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vit_jax.export.onnx.require", lambda: None)
-    with pytest.raises(UserError, match=f"--dtype={dtype} is for"):
-        export.check(of_family("vit")[0], Format.ONNX, dtype)
+    export.check(of_family("vit")[0], Format.ONNX, WeightDType.INT8)
+    with pytest.raises(UserError, match="--dtype=bfloat16 is for"):
+        export.check(of_family("vit")[0], Format.ONNX, WeightDType.BFLOAT16)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime gives the model's logits, for every family."""
 
+import collections
 import dataclasses
 import importlib.util
 import logging
@@ -12,8 +13,9 @@ from tests.unit.inference.exported import assert_close, images, of_family, train
 from tests.unit.models.tiny import TINY
 from vit_jax.errors import UserError
 from vit_jax.export import onnx as export_onnx
+from vit_jax.export import onnx_quantize
 from vit_jax.inference.forward import make_forward
-from vit_jax.models import DType
+from vit_jax.models import DType, ModelConfig, ViTConfig
 
 needs_onnx = pytest.mark.skipif(
     importlib.util.find_spec("jax2onnx") is None, reason="needs locks/onnx.txt"
@@ -64,3 +66,75 @@ def test_more_than_a_file_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(export_onnx, "MAX_BYTES", 1000)
     with pytest.raises(UserError, match="bytes; one ONNX file holds 1,000"):
         export_onnx.serialize(of_family("vit")[0])
+
+
+def _operations(cfg: ModelConfig) -> collections.Counter[str]:
+    import onnx
+
+    data = export_onnx.serialize(trained(cfg))
+    return collections.Counter(n.op_type for n in onnx.load_from_string(data).graph.node)
+
+
+@needs_onnx
+def test_norms_gelu_and_softmax_are_one_node_each() -> None:
+    cfg = TINY["vit"]
+    assert isinstance(cfg, ViTConfig)
+    found = _operations(cfg)
+    expected = {"LayerNormalization": 2 * cfg.depth + 1, "Gelu": cfg.depth, "Softmax": cfg.depth}
+    assert {op: found[op] for op in expected} == expected
+    # Nothing of what they are made of is left, and one shape is computed: that of the class token.
+    assert not found.keys() & {"ReduceSum", "Sqrt", "Erf", "Exp", "ReduceMax"}
+    assert found["Shape"] <= 1
+    # Of the patches; q, k and v, two of attention, its output, two of the MLP; the head.
+    assert found["MatMul"] == cfg.depth * 8 + 2
+    assert not found["Slice"], "q, k and v are not cut apart"
+
+
+@needs_onnx
+def test_batch_norms_are_in_their_convolutions_and_groups_are_ones() -> None:
+    import onnx
+
+    found = _operations(TINY["resnet"])
+    assert found["Sub"] <= 1, "the images' mean alone"
+    assert found["Mul"] == 0
+    assert found["Conv"] > 5
+    regnet = onnx.load_from_string(export_onnx.serialize(trained(TINY["regnet"])))
+    groups = [
+        attribute.i
+        for node in regnet.graph.node
+        if node.op_type == "Conv"
+        for attribute in node.attribute
+        if attribute.name == "group"
+    ]
+    assert max(groups) > 1
+
+
+@needs_onnx
+def test_no_constant_is_unread() -> None:
+    import onnx
+
+    graph = onnx.load_from_string(export_onnx.serialize(trained(TINY["vit"]))).graph
+    read = {name for node in graph.node for name in node.input}
+    assert {each.name for each in graph.initializer} <= read
+
+
+@needs_onnx
+def test_int8_products_change_little_and_take_a_quarter() -> None:
+    import onnx
+
+    cfg = dataclasses.replace(TINY["vit"], dim=64, mlp_dim=256)
+    model = trained(cfg)
+    whole = export_onnx.serialize(model)
+    data = onnx_quantize.quantized(whole)
+    found = collections.Counter(n.op_type for n in onnx.load_from_string(data).graph.node)
+    assert found["MatMulInteger"] == cfg.depth * 6 + 2
+    assert found["MatMul"] == cfg.depth * 2, "attention's own stay float32"
+    before, after = (export_onnx.runner(each)(images(model)) for each in (whole, data))
+    assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
+
+
+@needs_onnx
+def test_int8_of_convolutions_alone_is_refused() -> None:
+    data = export_onnx.serialize(trained(TINY["resnet"]))
+    with pytest.raises(UserError, match="this network has convolutions; choose --dtype=float32"):
+        onnx_quantize.quantized(data)

@@ -126,7 +126,7 @@ def test_a_run_in_bfloat16_says_that_float32_is_faster_here(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hardware, "_has_amx", lambda: False)
+    monkeypatch.setattr(hardware, "_cpu_info", frozenset)
     cfg = config()
     cfg.model = dataclasses.replace(cfg.model, dtype=DType(dtype))
     open_run(cfg, tmp_path / "run")

@@ -29,8 +29,9 @@ def read(body: bytes) -> np.ndarray:
     return np.full((1, 1, 3), body[:1] or b"\0", "S1").view(np.uint8)
 
 
-def answer(view: np.ndarray) -> Reply:
-    return Reply([(f"class {view.max()}", 1.0)], np.zeros((2, 2, 3), np.uint8))
+def answer(view: np.ndarray, *, picture: bool) -> Reply:
+    drawn = np.zeros((2, 2, 3), np.uint8) if picture else None
+    return Reply([(f"class {view.max()}", 1.0)], drawn)
 
 
 def make_app(read: Any = read, answer: Any = answer, **fields: Any) -> Any:
@@ -146,7 +147,7 @@ def test_strangers_are_refused_on_every_route(target: str) -> None:
 
 
 def test_a_fault_of_ours_is_told_in_one_line_here_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(view: np.ndarray) -> Reply:
+    def broken(view: np.ndarray, *, picture: bool) -> Reply:
         raise RuntimeError("a secret\nof two\x1b[2J lines")
 
     page, visit = make_app(answer=broken), Visit("POST", "/predict", b"1")
@@ -221,13 +222,13 @@ def _with_a_slow_model(visits: Callable[..., Coroutine[Any, Any, None]]) -> list
     """
     go, at_once, given = threading.Event(), threading.Lock(), []
 
-    def slowly(view: np.ndarray) -> Reply:
+    def slowly(view: np.ndarray, *, picture: bool) -> Reply:
         assert at_once.acquire(blocking=False)
         given.append(int(view.max()))
         assert go.wait(20)
         time.sleep(0.01)
         at_once.release()
-        return answer(view)
+        return answer(view, picture=picture)
 
     asyncio.run(visits(make_app(answer=slowly), go))
     return given
@@ -356,7 +357,7 @@ def test_one_host_must_be_named(hosts: list[bytes]) -> None:
 def test_words_are_asked_for_where_the_model_takes_them() -> None:
     seen: list[tuple[str, ...]] = []
 
-    def answer_words(view: np.ndarray, words: tuple[str, ...]) -> Reply:
+    def answer_words(view: np.ndarray, words: tuple[str, ...], *, picture: bool) -> Reply:
         seen.append(words)
         return Reply([(word, 0.5) for word in words], np.zeros((2, 2, 3), np.uint8))
 

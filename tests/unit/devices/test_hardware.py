@@ -30,6 +30,17 @@ def test_cudnn_attends_from_ampere_on() -> None:
     assert not Target("tpu").has_cudnn
 
 
+@pytest.mark.parametrize("maker", ["AuthenticAMD", "GenuineIntel"])
+def test_a_forward_pass_in_bfloat16_is_faster_on_amds_cpus(
+    maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"vendor_id : {maker}\nflags : avx512f avx512_bf16")
+    monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
+    with hardware.tracing_for(Target("cpu")):
+        assert bool(hardware.slow_dtype("bfloat16", "model.dtype")) == (maker == "GenuineIntel")
+        assert hardware.slow_dtype("bfloat16", "model.dtype", training=True)
+
+
 @pytest.mark.parametrize(
     "platform, features, dtype, said",
     [

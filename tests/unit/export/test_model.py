@@ -157,7 +157,7 @@ BAD = {
     "unknown format": (["--format=onx"], "unknown --format 'onx'; did you mean 'onnx'?"),
     "unknown dtype": (["--format=timm", "--dtype=int4"], "did you mean 'int8'?"),
     "target": (["--format=timm", "--to="], "add --to=DIR"),
-    "int8 of timm": (["--format=timm", "--dtype=int8"], "is for --format=stablehlo; timm's"),
+    "int8 of timm": (["--format=timm", "--dtype=int8"], "is for stablehlo and onnx; timm's"),
     "public": (["--format=timm", "--public"], "add --push=USER/REPO"),
     "dry_run": (["--format=timm", "--dry_run"], "is of --push"),
     "positional": (["--format=timm", "x"], "unexpected argument 'x'"),

@@ -140,7 +140,8 @@ def conv2d(
     """
     kernel = jnp.asarray(kernel)
     if kernel.shape[:2] == (1, 1) and groups == 1 and pads is None:
-        x = x[:, ::stride, ::stride]
+        # Not x[:, ::stride]: that gathers where the batch is symbolic, as in an export.
+        x = jax.lax.slice(x, (0,) * 4, x.shape, (1, stride, stride, 1))
         return matmul(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:-1], -1)
     kernel = kernel.astype(x.dtype)
     side = kernel.shape[0] // 2

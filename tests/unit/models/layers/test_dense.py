@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of bfloat16 in float32: the same numbers, rounded once, where inference asks for it."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.unit.inference.exported import images, trained
+from tests.unit.models.tiny import TINY
+from vit_jax import models
+from vit_jax.inference.forward import make_apply
+from vit_jax.models import DType
+from vit_jax.models.layers import dense
+
+X = jax.random.normal(jax.random.key(0), (3, 64)).astype(jnp.bfloat16)
+KERNEL = jax.random.normal(jax.random.key(1), (64, 5))
+
+
+def narrow(program: object) -> list[str]:
+    """Return the results in bfloat16 of products."""
+    return re.findall(r"bf16\[[^\]]*\] = dot_general", str(program))
+
+
+def test_products_are_float32_inside_alone_and_round_to_the_same() -> None:
+    with dense.wide_products():
+        found, program = (
+            dense.matmul(X, KERNEL),
+            jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL),
+        )
+    assert not narrow(program)
+    assert narrow(jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL))
+    assert found.dtype == jnp.bfloat16
+    exact = np.asarray(X, np.float64) @ np.asarray(KERNEL.astype(jnp.bfloat16), np.float64)
+    np.testing.assert_allclose(np.asarray(found, np.float64), exact, rtol=2**-8, atol=1e-6)
+
+
+def test_float32_is_left_alone() -> None:
+    wide = X.astype(jnp.float32)
+    with dense.wide_products():
+        program = jax.make_jaxpr(lambda *given: dense.matmul(*given))(wide, KERNEL)
+    assert str(program) == str(jax.make_jaxpr(lambda *given: dense.matmul(*given))(wide, KERNEL))
+
+
+def test_a_forward_pass_asks_for_it_and_training_does_not() -> None:
+    model = trained(dataclasses.replace(TINY["vit"], dtype=DType.BFLOAT16))
+    pixels = images(model)
+    assert not narrow(jax.make_jaxpr(make_apply(model))(model.variables, pixels))
+    module = models.create(model.model)
+    step = jax.make_jaxpr(module.apply)(model.variables, jnp.asarray(pixels, jnp.float32))
+    assert narrow(step)
