@@ -38,6 +38,16 @@ def load(module: str) -> Callable[[Sequence[str]], int]:
         _refuse(f"{errors.missing(name)}{_instead()}")
 
 
+def show(text: str) -> int:
+    """Print a help; returns the exit status, a shell's for SIGPIPE where a reader had enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return 141
+    return 0
+
+
 def _instead() -> str:
     """Name the environment that `make` creates, if it exists and is not in use."""
     python = os.path.join(".venv", "bin", "python")
