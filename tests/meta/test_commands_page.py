@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/commands.md is what every command's --help prints; this file, run, writes it.
 
-So it does vit_jax/cli/help.json, from which `vit_jax VERB --help` prints without importing the verb.
+So it does vit_jax/cli/help.json, from which `vit_jax VERB --help` prints, importing no verb.
 """
 
 import contextlib
@@ -86,7 +86,9 @@ def test_what_is_written_down_is_what_the_verbs_print() -> None:
 def test_a_help_imports_neither_jax_nor_numpy(subtests: pytest.Subtests) -> None:
     """No timing decides: what takes long is to import them."""
     commands = [("-m", "vit_jax", verb, "--help") for verb in VERBS]
-    commands += [("-m", "vit_jax", verb, inside, "-h") for verb in INSIDE for inside in INSIDE[verb]]
+    commands += [
+        ("-m", "vit_jax", verb, inside, "-h") for verb in INSIDE for inside in INSIDE[verb]
+    ]
     commands += [("-m", "vit_jax", "--help"), ("-m", "vit_jax", "--version")]
     commands += [("-c", "import vit_jax; dir(vit_jax)")]
     for command in commands:
