@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from vit_jax import errors, version
 from vit_jax.errors import UserError
-from vit_jax.process import escapes
+from vit_jax.process import escapes, output
 
 # verb: one line of help. Each is a module with a main(argv) -> exit status.
 VERBS = {
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     """Dispatch to a verb; prints the list of them without one."""
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         lines = "\n".join(f"  {verb:16} {text}" for verb, text in VERBS.items())
-        return launch.show(f"usage: vit_jax VERB [--help] ...\n\n{lines}")
+        return output.show(f"usage: vit_jax VERB [--help] ...\n\n{lines}")
     if argv[1] in ("--version", "-V", "version"):
         print(f"vitjax {version.__version__}")
         return 0
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {escapes.terminal(error)}", file=sys.stderr)
         return error.status
     if not {"-h", "--help", "-help"}.isdisjoint(argv[2:]):
-        return launch.show(written_help(name, argv[2:]))
+        return output.show(written_help(name, argv[2:]))
     verb = launch.load(module(name))
     try:
         if name != "train":  # before its first step it has nothing to clean up

@@ -14,9 +14,7 @@ from typing import NoReturn
 from vit_jax.process import signals
 
 _LEAST = (3, 11)
-# Objects made before Python looks for cycles, which little here leaves behind. By default it looks
-# 800 times while a run imports, traces and compiles: a sixth of what a warm start computes.
-_COLLECT_EVERY = 50_000
+_COLLECT_EVERY = 50_000  # objects; Python's search for cycles was a sixth of a warm start
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -43,16 +41,6 @@ def load(module: str) -> Callable[[Sequence[str]], int]:
         from vit_jax import errors  # late: a Python that is too old cannot read it
 
         _refuse(f"{errors.missing(name)}{_instead()}")
-
-
-def show(text: str) -> int:
-    """Print a help; returns the exit status, a shell's for SIGPIPE where a reader had enough."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
-        return 141
-    return 0
 
 
 def _instead() -> str:

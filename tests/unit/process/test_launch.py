@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vit_jax import errors
-from vit_jax.process import launch
+from vit_jax.process import launch, output
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,13 +55,13 @@ def test_a_start_seldom_looks_for_cycles(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_reader_that_has_enough_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch.show("what it does") == 0
+    assert output.show("what it does") == 0
     assert capsys.readouterr().out == "what it does\n"
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert launch.show("what it does") == 141
+        assert output.show("what it does") == 141
 
 
 def test_an_old_python_is_refused(
