@@ -158,13 +158,13 @@ $(VENV)/bin/python:
 # uv takes a quarter of pip's time. Where it is not to be had, or does not reach the index that pip is set up for, pip
 # installs the same. A lock names every package; without --no-deps the same list would be worked out anew.
 PIP := $(RUN) -m pip install -q --disable-pip-version-check --no-deps
-install = $(VENV)/bin/uv pip install -q --no-progress --python $(RUN) --no-deps $(1) || $(PIP) $(1)
+UV := $(VENV)/bin/uv pip install -q --no-progress --python $(RUN) --no-deps
+install = $(UV) $(1) || $(PIP) $(1)
 
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	@echo "installing the locked packages into $(VENV), which takes up to a minute"
 	-$(PIP) -r locks/uv.txt
-	$(call install,-r requirements.txt)
-	$(call install,-e .)
+	$(UV) -r requirements.txt -e . || { $(PIP) -r requirements.txt && $(PIP) -e .; }
 	touch $@
 
 $(VENV)/installed-dev: locks/dev.txt $(VENV)/installed

@@ -54,12 +54,19 @@ FAMILIES = (
     "vit_s14_dinov2",
     "vit_s16_dinov3",
 )
+# Of the networks that are compared: classes, images at once, and how exactly a device multiplies.
+CLASSES, IMAGES, PRECISION = 10, 2, "highest"
 # How far float32 at highest precision may be from the CPU's, relative to the largest value: twice
 # what goldens allow between two libraries on one CPU.
 FORWARD, GRADIENT = 1e-4, 1e-3
 # (images, heads, tokens, head width): S, B and L at 224 pixels, L at 384, long rows of 1,024.
 SHAPES = ((256, 6, 197, 64), (256, 12, 197, 64), (128, 16, 197, 64), (32, 16, 577, 64))
 LONG = (16, 16, 1024, 64)
+SMALL_CHIPS = ("TPU v2", "TPU v3", "TPU v5 lite", "TPU v5e")
+CIFAR10 = ("--config=configs/vit_cifar10.py",)  # as main.py takes it
+RESUMED = 600  # steps of the run that is stopped
+# Networks whose steps are timed, with their batches, in this type; chips of 16 GiB take a quarter.
+STEPS, DTYPE = (("vit_s16", 256), ("vit_b16", 256), ("vit_l16", 128)), "bfloat16"
 
 
 class Part(NamedTuple):
@@ -95,6 +102,25 @@ def parity(small: bool) -> dict[str, Any]:
     return found
 
 
+def parity_works(module: Any) -> dict[str, Callable[..., Any]]:
+    """Return what is compared of a network: functions of (parameters, other variables, image)."""
+    import jax
+
+    def forward(params: Any, state: Any, image: Any) -> Any:
+        out: Any = module.apply({"params": params, **state}, image, train=False)
+        return out.logits
+
+    def loss(params: Any, state: Any, image: Any) -> Any:
+        return jax.nn.log_softmax(forward(params, state, image))[:, 0].mean()
+
+    def step(params: Any, state: Any, image: Any) -> Any:
+        grads = jax.grad(loss)(params, state, image)
+        stepped = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+        return forward(stepped, state, image)
+
+    return {"forward": forward, "gradient": jax.grad(loss), "step": step}
+
+
 def _parity_of(name: str, small: bool) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
@@ -103,7 +129,7 @@ def _parity_of(name: str, small: bool) -> dict[str, float]:
     from vit_jax import models
 
     sizes = {"image_size": (32, 32), "depth": 2} if small else {}
-    cfg = models.variant(name, num_classes=10, **sizes)
+    cfg = models.variant(name, num_classes=CLASSES, **sizes)
     module = models.create(cfg)
 
     def waved(x: Any) -> Any:
@@ -111,41 +137,26 @@ def _parity_of(name: str, small: bool) -> dict[str, float]:
         return x + 0.02 * jnp.sin(jnp.arange(x.size)).reshape(x.shape)
 
     host, device = jax.devices("cpu")[0], jax.devices()[0]
-    with jax.default_device(host), jax.default_matmul_precision("highest"):
+    with jax.default_device(host), jax.default_matmul_precision(PRECISION):
         params, state = jax.jit(lambda key: models.init(module, cfg, key))(jax.random.key(0))
         params = jax.tree.map(waved, params)
     rng = np.random.default_rng(0)
-    image = rng.standard_normal((2, *models.input_shape(cfg))).astype(np.float32)
-
-    def logits(params: Any, image: Any) -> Any:
-        out: Any = module.apply({"params": params, **state}, image, train=False)
-        return out.logits
-
-    def loss(params: Any, image: Any) -> Any:
-        return jax.nn.log_softmax(logits(params, image))[:, 0].mean()
-
-    def step(params: Any, image: Any) -> Any:
-        grads = jax.grad(loss)(params, image)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-
-    works: dict[str, Callable[..., Any]] = {
-        "forward": logits,
-        "gradient": jax.grad(loss),
-        "step": lambda params, image: logits(step(params, image), image),
-    }
+    image = rng.standard_normal((IMAGES, *models.input_shape(cfg))).astype(np.float32)
+    works = parity_works(module)
     found: dict[str, float] = {}
     for what, work in works.items():
         each = []
         for where in (host, device):
-            args = jax.device_put((params, image), where)
-            with jax.default_device(where), jax.default_matmul_precision("highest"):
+            args = jax.device_put((params, state, image), where)
+            with jax.default_device(where), jax.default_matmul_precision(PRECISION):
                 each.append(jax.device_get(jax.jit(work)(*args)))
         found[what] = _apart(*each)
-    args = jax.device_put((params, image), device)
+    args = jax.device_put((params, state, image), device)
     platform = {"gpu": "cuda"}.get(str(device.platform), str(device.platform))
-    exported = jax.export.export(jax.jit(logits), platforms=[platform])(*args)
+    forward = jax.jit(works["forward"])
+    exported = jax.export.export(forward, platforms=[platform])(*args)
     again = jax.export.deserialize(exported.serialize()).call(*args)
-    found["export"] = _apart(*jax.device_get((jax.jit(logits)(*args), again)))
+    found["export"] = _apart(*jax.device_get((forward(*args), again)))
     return found
 
 
@@ -162,18 +173,22 @@ def _apart(ours: Any, theirs: Any) -> float:
 def resume(small: bool) -> dict[str, Any]:
     """Stop a run of the digits by SIGTERM, continue it, and compare the bits of its parameters."""
     with _runs(small) as runs:
-        return _resume(60 if small else 600, runs / "resume_whole", runs / "resume_cut")
+        return _resume(60 if small else RESUMED, runs / "resume_whole", runs / "resume_cut")
+
+
+def resume_flags(steps: int) -> list[str]:
+    """Return the run that is stopped, as main.py takes it."""
+    flags = ["--config=configs/vit_mu_digits.py", f"--config.duration={steps} steps"]
+    return [*flags, "--config.optim.warmup=5%", "--config.log.every=5 steps"]
 
 
 def _resume(steps: int, whole: Path, cut: Path) -> dict[str, Any]:
-    flags = [f"--config.duration={steps} steps", "--config.optim.warmup=5%"]
-    flags.append("--config.log.every=5 steps")
     # Without it a GPU's sums come in another order each time (docs/reliability.md).
     xla = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true"
     env = {**os.environ, "XLA_FLAGS": xla}
     for place in (whole, cut):
         shutil.rmtree(place, ignore_errors=True)
-    command = [sys.executable, "main.py", "--config=configs/vit_mu_digits.py", *flags]
+    command = [sys.executable, "main.py", *resume_flags(steps)]
     subprocess.run([*command, f"--workdir={whole}"], check=True, cwd=ROOT, env=env)
     running = subprocess.Popen([*command, f"--workdir={cut}"], cwd=ROOT, env=env)
     while running.poll() is None and _last_step(cut) < steps // 3:
@@ -207,45 +222,61 @@ def _digest(workdir: Path) -> str:
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def steps_of(device: str) -> list[tuple[str, int]]:
+    """Return the networks whose steps are timed on a device, with batches that fit there."""
+    cut = 4 if device.startswith(SMALL_CHIPS) else 1
+    return [(variant, batch // cut) for variant, batch in STEPS]
+
+
 def mfu(small: bool) -> dict[str, Any]:
     """Measure training steps of ViT S, B and L; their rows are in `record.RESULTS` as well."""
     from benchmarks import train_step
 
-    cases = [("vit_s16", 256), ("vit_b16", 256), ("vit_l16", 128)]
     found: dict[str, Any] = {}
     with _runs(small) as runs:
         out = runs if small else record.RESULTS
-        for variant, batch in [("vit_ti16", 2)] if small else cases:
-            args = ["--variant", variant, "--batch", str(batch), "--dtype", "bfloat16"]
+        for variant, batch in [("vit_ti16", 2)] if small else steps_of(record.device()):
+            args = ["--variant", variant, "--batch", str(batch), "--dtype", DTYPE]
             brief = ["--rounds", "1", "--seconds", "0.1", "--peers"] if small else []
             train_step.main([*args, "--out", str(out), *brief])
             rows = json.loads(record.file_of(out, record.device()).read_text())["rows"]
-            work = f"{variant} train batch={batch} bfloat16"
+            work = f"{variant} train batch={batch} {DTYPE}"
             found[variant] = [row for row in rows if row["work"] == work]
     return found
+
+
+def kernels() -> list[Any]:
+    """Return the attention kernels of the hardware that is traced for; `auto` is on any."""
+    from vit_jax.models.layers.attention import AttentionImpl, has_kernel
+
+    return [impl for impl in AttentionImpl if has_kernel(impl)]
+
+
+def attention_gradient(impl: Any) -> Callable[..., Any]:
+    """Return what is timed of a kernel: the gradient by all of (q, k, v)."""
+    import jax
+    import jax.numpy as jnp
+
+    from vit_jax.models.layers.attention import attend
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return attend(q, k, v, impl=impl).astype(jnp.float32).sum()
+
+    return jax.grad(loss, (0, 1, 2))
 
 
 def attention(small: bool) -> dict[str, Any]:
     """Time each kernel that the device has, and say of which shapes `auto` is not the fastest."""
     import jax
-    import jax.numpy as jnp
 
-    from vit_jax.models.layers.attention import AttentionImpl, attend, has_kernel
-
-    # AUTO is there on any hardware.
-    impls = [impl for impl in AttentionImpl if has_kernel(impl)]
     shapes = [(2, 2, 17, 64)] if small else [*SHAPES, LONG]
     found: dict[str, Any] = {}
     slower = []
     for shape in shapes:
-        q, k, v = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3))
-        seconds = {}
-        for impl in impls:
-
-            def loss(q: Any, k: Any, v: Any, impl: AttentionImpl = impl) -> Any:
-                return attend(q, k, v, impl=impl).astype(jnp.float32).sum()
-
-            seconds[impl.value] = _seconds(jax.jit(jax.grad(loss, (0, 1, 2))), q, k, v)
+        q, k, v = (jax.random.normal(jax.random.key(i), shape, DTYPE) for i in range(3))
+        seconds = {
+            impl.value: _seconds(jax.jit(attention_gradient(impl)), q, k, v) for impl in kernels()
+        }
         found["x".join(map(str, shape))] = seconds
         best = min(seconds, key=lambda name: seconds[name])
         if not small and seconds["auto"] > 1.1 * seconds[best]:
@@ -271,7 +302,7 @@ def _seconds(work: Callable[..., Any], *args: Any) -> float:
 
 def cifar10(small: bool) -> dict[str, Any]:
     """Train docs/cifar10.md's run to its end; raises RuntimeError if the time is over before."""
-    flags = ["--config=configs/vit_cifar10.py"]
+    flags = [*CIFAR10]
     if small:
         flags = ["--config=configs/vit_mu_digits.py", "--config.duration=4 steps"]
         flags.append("--config.optim.warmup=5%")

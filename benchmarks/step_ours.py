@@ -19,6 +19,17 @@ def random_batch(cfg: ModelConfig, size: int) -> dict[str, np.ndarray]:
     return {"image": image, "label": rng.integers(0, cfg.num_classes, size, np.int32)}
 
 
+def config(model: ModelConfig, batch_size: int) -> Any:
+    """Return the run whose step is timed."""
+    from vit_jax.config.tree import Config
+    from vit_jax.data import DataConfig
+    from vit_jax.optim import OptimConfig
+
+    optim = OptimConfig(lr=1e-3, weight_decay=0.05, clip_norm=0.0)
+    data = DataConfig(batch_size=batch_size)
+    return Config(model=model, data=data, optim=optim, duration="1_000_000 steps")
+
+
 def make(
     model: ModelConfig, batch_size: int, steps: int, seconds: float
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
@@ -38,15 +49,10 @@ def make(
     startup.configure()
     import jax
 
-    from vit_jax.config.tree import Config
     from vit_jax.cost import flops, scale
-    from vit_jax.data import DataConfig
-    from vit_jax.optim import OptimConfig
     from vit_jax.train import build
 
-    optim = OptimConfig(lr=1e-3, weight_decay=0.05, clip_norm=0.0)
-    data = DataConfig(batch_size=batch_size)
-    cfg = Config(model=model, data=data, optim=optim, duration="1_000_000 steps")
+    cfg = config(model, batch_size)
     mesh = sharding.make_mesh(cfg.mesh)
     parts = build.build(cfg, num_examples=batch_size)
     height, width, channels = models.input_shape(model)

@@ -5,7 +5,6 @@ In Python: `create_model`, `load`, `fit`, and all that a config file needs; docs
 """
 
 import importlib
-import importlib.abc
 import importlib.util
 import sys
 import warnings
@@ -243,7 +242,7 @@ _MOVED = {
 }
 
 
-class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Moved:
     """Imports a module by its old path as the very module of the new one, and warns of that."""
 
     def find_spec(self, fullname, path=None, target=None):  # noqa: ANN001, ANN202

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`vit_jax VERB`, or `python -m vit_jax VERB`: training, and the tools around a run."""
 
+import os
 import sys
 
 try:
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 from vit_jax import errors, version
 from vit_jax.errors import UserError
-from vit_jax.process import escapes
+from vit_jax.process import escapes, output
 
 # verb: one line of help. Each is a module with a main(argv) -> exit status.
 VERBS = {
@@ -58,13 +59,25 @@ def module(verb: str) -> str:
     return f"vit_jax.cli.{folder}{verb.replace('-', '_')}"
 
 
+def written_help(verb: str, words: Sequence[str]) -> str:
+    """Return what a verb's --help prints, from the file in which it is written down.
+
+    The verbs themselves know it too (`options.help_text`), but most import jax, which takes a
+    second. `python -m tests.meta.test_commands_page` writes the file, and a test compares them.
+    """
+    import json
+
+    file = os.path.join(os.path.dirname(__file__), "cli", "help.json")
+    with open(file, encoding="utf-8") as stream:
+        helps = json.load(stream)
+    return "\n".join(helps.get(f"{verb} {words[0]}", helps[verb]))
+
+
 def main(argv: Sequence[str]) -> int:
     """Dispatch to a verb; prints the list of them without one."""
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
-        from vit_jax.cli.parsing import flags
-
         lines = "\n".join(f"  {verb:16} {text}" for verb, text in VERBS.items())
-        return flags.run(lambda: print(f"usage: vit_jax VERB [--help] ...\n\n{lines}"), argv)
+        return output.show(f"usage: vit_jax VERB [--help] ...\n\n{lines}")
     if argv[1] in ("--version", "-V", "version"):
         print(f"vitjax {version.__version__}")
         return 0
@@ -76,6 +89,8 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {escapes.terminal(error)}", file=sys.stderr)
         return error.status
+    if not {"-h", "--help", "-help"}.isdisjoint(argv[2:]):
+        return output.show(written_help(name, argv[2:]))
     verb = launch.load(module(name))
     try:
         if name != "train":  # before its first step it has nothing to clean up

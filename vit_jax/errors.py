@@ -7,7 +7,6 @@ import errno
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -154,6 +153,8 @@ def install(extra: str = "") -> str:
 
 def missing(module: str) -> str:
     """Return the line for a module that is not installed, with the command that installs it."""
+    from importlib import metadata  # late: it takes as long as the rest of a help
+
     name = module.partition(".")[0]
     wanted = re.sub(r"[-_.]+", "-", _INSTALLED_AS.get(name, name)).lower()
     try:

@@ -116,6 +116,7 @@ REVIEWED = {
         models/facts.py:parsed: literal_eval
         models/two_towers.py:_rows: read_text
         evals/zero_shot.py:names: read_text
+        __main__.py:written_help: open
         process/startup.py:keep_programs: mkdir
         sweeps/in_bucket.py:claim: read_text write_text
         sweeps/results.py:unmark: unlink
@@ -211,6 +212,7 @@ REVIEWED = {
     "no file": """
         cli/parsing/by_name.py:_set_evaluation: replace
         cli/parsing/flags.py:_status: open
+        process/output.py:show: open
         data/sources/folders.py:open_folder: open
         data/sources/dense/annotated.py:open_root: open
         inference/evaluate.py:open_split: replace

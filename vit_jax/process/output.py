@@ -68,3 +68,13 @@ def _outliving(stream: TextIO) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,  # of python -u and $PYTHONUNBUFFERED
     )
+
+
+def show(text: str) -> int:
+    """Print a help; returns the exit status, a shell's for SIGPIPE where a reader had enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return 141
+    return 0

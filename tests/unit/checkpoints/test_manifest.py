@@ -16,6 +16,7 @@ from vit_jax.checkpoints.manifest import (
     check_structure,
     describe,
     digests,
+    examine,
     on_all_processes,
     pack,
     unpack,
@@ -35,6 +36,8 @@ def test_value_is_the_documented_sum():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "int8", "uint8"])
 def test_flip_of_any_bit_of_any_element_is_seen(dtype):
+    both = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    where = NamedSharding(both, P())  # of several devices it is compiled
     x = np.asarray(jnp.arange(12).reshape(3, 4).astype(dtype))
     before = digests(x)
     for i in range(x.nbytes * 8):
@@ -42,7 +45,20 @@ def test_flip_of_any_bit_of_any_element_is_seen(dtype):
         raw[i // 8] ^= 1 << (i % 8)
         flipped = np.frombuffer(bytes(raw), x.dtype).reshape(x.shape)
         assert digests(flipped) != before
-        assert digests(jnp.asarray(flipped)) == digests(flipped), "of the host and of the device"
+        for device in (None, where):
+            assert digests(jax.device_put(flipped, device)) == digests(flipped), "of the host"
+
+
+@pytest.mark.parametrize("size", [2**16, 2**16 + 1, 3 * 2**16 - 5])
+def test_blocks_of_a_large_array_add_up(size):
+    x = np.random.default_rng(0).integers(0, 2**32, size, np.uint32)
+    assert digests({"a": x})["a"] == digests({"a": jnp.asarray(x)})["a"] == _reference(x)
+    x = x.view(np.float32)
+    x[~np.isfinite(x)] = 0
+    last = x.copy()
+    last[-1] = np.inf
+    assert examine({"a": x})[1] == []
+    assert examine({"a": last})[1] == ["a"]
 
 
 def test_bools_keys_scalars_and_exchanged_elements():

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package that is missing, or a Python that is too old, is one line on standard error."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from vit_jax import errors
-from vit_jax.process import launch
+from vit_jax.process import launch, output
 
 ROOT = Path(__file__).parents[3]
 
@@ -41,6 +42,26 @@ def test_main_of_a_module_is_returned() -> None:
     from vit_jax.cli import models
 
     assert launch.load("vit_jax.cli.models") is models.main
+
+
+def test_a_start_seldom_looks_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.signals, "end_at_once", lambda: None)
+    asked: list[int] = []
+    monkeypatch.setattr(launch.gc, "set_threshold", asked.append)
+    launch.begin()
+    assert asked == [50_000]
+
+
+def test_a_reader_that_has_enough_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output.show("what it does") == 0
+    assert capsys.readouterr().out == "what it does\n"
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert output.show("what it does") == 141
 
 
 def test_an_old_python_is_refused(
