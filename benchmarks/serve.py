@@ -103,7 +103,9 @@ def _served(app: Any, path: str) -> Made:
     import uvicorn
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", ws="none"))
+    settings: dict[str, Any] = {"log_config": None, "log_level": "critical", "ws": "none"}
+    settings["timeout_keep_alive"] = 3600  # the connection waits for the other sides' turns
+    server = uvicorn.Server(uvicorn.Config(app, **settings))
     threading.Thread(target=server.run, args=([listening],), daemon=True).start()
     while not server.started:
         time.sleep(0.01)

@@ -97,6 +97,7 @@ REVIEWED = {
         data/sources/sharded/tar_index.py:_remember: mkdir
         data/sources/sharded/tar_index.py:_write: mkdir
         demo/page.py:write: read_text
+        export/onnx_quantize.py:quantized: read_bytes
         distill/cache.py:LogitCache._crc32: open
         distill/cache.py:LogitCache.reserve: open
         distill/cache.py:LogitCache.rows: memmap

@@ -51,7 +51,7 @@ class Product(NamedTuple):
     scaled: bool = False
 
 
-class Columns(NamedTuple):
+class ProductColumns(NamedTuple):
     """A product with a matrix, its channels on several axes, such as of parts and heads.
 
     A part of them is a product with a part of the columns: q, k and v are never cut apart.
@@ -72,7 +72,7 @@ class Columns(NamedTuple):
         return tuple(axes[axis] for axis in self.order)
 
 
-Delayed = (Spread, Reshaped, Product, Columns)
+Delayed = (Spread, Reshaped, Product, ProductColumns)
 
 
 def whole(x: Any) -> Any:
@@ -87,7 +87,7 @@ def settled(x: Any) -> Any:
     """Return the array or, its nodes written but for its shape, an array in another shape."""
     if isinstance(x, Spread):
         return whole(x)
-    if isinstance(x, Columns):
+    if isinstance(x, ProductColumns):
         lead, order = x.product.shape[:-1], range(len(x.order))
         found = reshape(_write(x.product), (*lead, *x.sizes))
         return found if x.order == tuple(order) else jnp.transpose(whole(found), x.order)
@@ -96,9 +96,9 @@ def settled(x: Any) -> Any:
 
 def shared(x: Any, readers: Sequence[str]) -> Any:
     """Return an array for those that read it: a product for several is written once."""
-    if len(readers) < 2 or not isinstance(x, Product | Columns):
+    if len(readers) < 2 or not isinstance(x, Product | ProductColumns):
         return x
-    return x if isinstance(x, Columns) and {*readers} == {"slice"} else whole(x)
+    return x if isinstance(x, ProductColumns) and {*readers} == {"slice"} else whole(x)
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
@@ -119,7 +119,7 @@ def reshape(x: Any, shape: Sequence[Any]) -> Any:
     shape = tuple(shape)
     if isinstance(x, Product) and x.conv is None and x.shape[-1:] == shape[-1:]:
         return x._replace(shape=shape)
-    if isinstance(x, Product | Columns) and (found := _columns(x, shape)) is not None:
+    if isinstance(x, Product | ProductColumns) and (found := _columns(x, shape)) is not None:
         return found
     x = settled(x)
     if isinstance(x, Reshaped) and x.shape[-1:] == shape[-1:] != x.source.shape[-1:]:
@@ -130,9 +130,9 @@ def reshape(x: Any, shape: Sequence[Any]) -> Any:
     return Reshaped(source, shape) if traced(source) else np.reshape(source, shape)
 
 
-def _columns(x: Any, shape: tuple[Any, ...]) -> Columns | None:
+def _columns(x: Any, shape: tuple[Any, ...]) -> ProductColumns | None:
     """Return a product with its channels on more axes, or without one that has a single one."""
-    if isinstance(x, Columns):
+    if isinstance(x, ProductColumns):
         left = [axis for axis, size in zip(x.order, x.shape, strict=True) if size != 1]
         if tuple(size for size in x.shape if size != 1) != shape:
             return None
@@ -140,24 +140,24 @@ def _columns(x: Any, shape: tuple[Any, ...]) -> Columns | None:
         if any(axis not in left for axis in range(lead)):
             return None
         order = tuple(sorted(left).index(axis) for axis in left)
-        return Columns(x.product, tuple(size for size in x.sizes if size != 1), order)
+        return ProductColumns(x.product, tuple(size for size in x.sizes if size != 1), order)
     lead, channels = x.shape[:-1], x.kernel.shape[-1]
     sizes = shape[len(lead) :]
     if x.conv is not None or shape[: len(lead)] != lead or math.prod(sizes) != channels:
         return None
-    return Columns(x, sizes, tuple(range(len(shape))))
+    return ProductColumns(x, sizes, tuple(range(len(shape))))
 
 
 def transpose(x: Any, order: Sequence[int]) -> Any:
     """Return a product with its axes in another order, or None."""
-    if not isinstance(x, Columns):
+    if not isinstance(x, ProductColumns):
         return None
     return x._replace(order=tuple(x.order[axis] for axis in order))
 
 
 def slice_of(x: Any, params: dict[str, Any]) -> Any:
     """Return some channels of a product, those of some columns of its matrix; or None."""
-    if not isinstance(x, Columns):
+    if not isinstance(x, ProductColumns):
         return None
     product, lead = x.product, len(x.product.shape) - 1
     steps = params["strides"] or (1,) * len(x.order)
@@ -262,9 +262,9 @@ def _joined(name: str, x: Any, y: Any) -> Product | None:
     return product._replace(kernel=product.kernel * factor, bias=kept, scaled=True)
 
 
-def _scaled(name: str, x: Any, y: Any) -> Columns | None:
+def _scaled(name: str, x: Any, y: Any) -> ProductColumns | None:
     """Return a product times a number, such as attention's scale of its queries."""
-    if name != "mul" or not isinstance(x, Columns) or isinstance(y, Delayed) or traced(y):
+    if name != "mul" or not isinstance(x, ProductColumns) or isinstance(y, Delayed) or traced(y):
         return None
     if np.size(y) != 1:
         return None
