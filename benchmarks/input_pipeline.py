@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--peer", choices=("installed", "none"), default="installed")
     kinds = stored_pipeline.FORMATS
     parser.add_argument("--formats", nargs="*", choices=kinds, default=kinds, help="beside files")
-    parser.add_argument("--only", choices=("files", "stored"), help="half of it")
+    parser.add_argument("--only", choices=("files", "disk", "bucket"), help="a part of it")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
@@ -110,14 +110,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         peer = args.peer == "installed"
         sizes = (args.batch, args.batches, args.rounds, args.workers, peer)
         rows = []
-        if args.only != "stored":
+        if args.only in (None, "files"):
             rows += measure(Path(folder), *sizes)
             rows.append(measure_digits(args.batches, args.rounds))
         if args.formats and args.only != "files":
             stored_pipeline.write(Path(folder))
-            rows += stored_pipeline.measure(Path(folder), args.formats, *sizes)
+            places = stored_pipeline.PLACES if args.only is None else (args.only,)
+            rows += stored_pipeline.measure(Path(folder), places, args.formats, *sizes)
     peers = ("tensorflow", "tensorflow-cpu", "webdataset", "torch", "torchvision", "datasets")
-    versions = turns.installed(*peers) if rows[0].peer else {}
+    versions = turns.installed(*peers) if rows and rows[0].peer else {}
     record.report(rows, args.out, versions)
 
 

@@ -29,6 +29,7 @@ from tests import shards
 from tests.bucket import Bucket
 
 FORMATS = ("folder", "csv", "tar", "parquet", "arrayrecord")
+PLACES = ("disk", "bucket")
 IN_BUCKET = ("tar", "parquet", "arrayrecord")
 PEERS = "Grain, tf.data, WebDataset, PyTorch or a memory map"
 _LATENCY_MS = 20
@@ -70,39 +71,31 @@ def tars(root: str) -> list[str]:
 def peers(folder: str) -> dict[str, tuple[turns.Make, dict[str, Any]]]:
     """Return by name what each peer does with what `write` wrote, and with which settings.
 
-    Left out is what was never near the fastest: Pillow in place of the fast decoder (half),
-    Grain's DataLoader (half of its MapDataset) and tf.data's `from_generator` of tars and records.
+    Each in its fastest setting of a first look. Slower were Pillow in place of the fast decoder,
+    Grain's DataLoader and its threads, tf.data's TFRecord, `autotune` and `from_generator`,
+    PyTorch's forked workers, ImageFolder and Hugging Face's datasets (NOTES.md).
     """
-    grain = {"folder": f"{folder}/photos", "decoder": _FAST}
     return {
         "memory map of JPEGs": (pipeline_memmap.make, {"folder": folder}),
         "WebDataset": (pipeline_webdataset.make, {"urls": tars(folder), "decoder": _FAST}),
-        "Grain, threads": (pipeline_grain.make, {**grain, "workers": 0}),
         "Grain, a worker a core": (
             pipeline_grain.make,
-            {**grain, "workers": record.num_cores()},
+            {"folder": f"{folder}/photos", "decoder": _FAST, "workers": record.num_cores()},
         ),
-        "tf.data of files, autotune": (pipeline_tfdata.make, {"folder": folder, "autotune": True}),
         "tf.data of files, one call a core": (
             pipeline_tfdata.make,
             {"folder": folder, "autotune": False},
         ),
-        "tf.data of TFRecord, one call a core": (
-            pipeline_tfdata.make,
-            {"folder": folder, "autotune": False, "kind": "tfrecord"},
+        "PyTorch of a list, spawn": (
+            pipeline_torch.make,
+            {"folder": folder, "kind": "list", "start": "spawn"},
         ),
-        **{
-            f"PyTorch of {kind}, {start}": (
-                pipeline_torch.make,
-                {"folder": folder, "kind": kind, "start": start},
-            )
-            for kind, start in (("list", "fork"), ("list", "spawn"), ("parquet", "spawn"))
-        },
     }
 
 
 def measure(
     folder: Path,
+    places: Sequence[str],
     formats: Sequence[str],
     batch: int,
     batches: int,
@@ -110,11 +103,13 @@ def measure(
     workers: Sequence[int],
     peer: bool,
 ) -> list[record.Row]:
-    """Measure each format with each number of workers, on the disk, then in a bucket."""
+    """Measure each format with each number of workers, in each of some `PLACES`."""
     sizes = {"batch_size": batch, "batches": batches}
     beside = peers(str(folder)) if peer else {}
-    rows = _rows("on the disk", names(str(folder)), formats, beside, sizes, rounds, workers)
-    if not set(formats) & set(IN_BUCKET):
+    rows = []
+    if "disk" in places:
+        rows += _rows("on the disk", names(str(folder)), formats, beside, sizes, rounds, workers)
+    if "bucket" not in places or not set(formats) & set(IN_BUCKET):
         return rows
     with Bucket(latency_ms=_LATENCY_MS) as bucket:
         os.environ.update(bucket.env)  # of the sides' processes
@@ -159,9 +154,7 @@ def _rows(
     print(settings.replace("; ", "\n"))
     rows = []
     for work, turn in zip(works, done, strict=False):
-        row = record.Row(
-            work=work, unit="images/s", ours=turns.images_per_second(turn), load=load
-        )
+        row = record.Row(work=work, unit="images/s", ours=turns.images_per_second(turn), load=load)
         if theirs:
             rows.append(_beside(row, turn, list(theirs.values()), settings))
         else:

@@ -315,8 +315,8 @@ class Batches:
     """Random access to whole batches.
 
     Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. The
-    thread that asks for it decodes. Where `at_once` threads ask, `num_threads` - `at_once` others help
-    all of them. If reads wait for a network, `num_readers` threads do nothing but read ahead.
+    thread that asks for it decodes. Where `at_once` threads ask, `num_threads` - `at_once` others
+    help all of them. If reads wait for a network, `num_readers` threads read ahead.
 
     Tokens of a `Tokenized` source are those of a caption drawn for the position, or of the first.
 

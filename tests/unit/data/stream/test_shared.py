@@ -34,10 +34,8 @@ def test_a_batch_comes_back_as_it_was_made(places: shared.Places) -> None:
     assert len(pickle.dumps(message)) < 1000  # the images stay where they are
     batch = shared.opened([places], message)
     for name, (shape, dtype) in zip("ab", SHAPES, strict=True):
-        assert batch[name].shape == shape and batch[name].dtype == dtype
-        np.testing.assert_array_equal(
-            batch[name], np.random.default_rng(0).integers(0, 255, shape)
-        )
+        assert (batch[name].shape, batch[name].dtype) == (shape, dtype)
+        np.testing.assert_array_equal(batch[name], np.random.default_rng(0).integers(0, 255, shape))
         assert batch[name].ctypes.data % 64 == 0
     np.testing.assert_array_equal(batch["label"], np.arange(3))
 
@@ -55,15 +53,21 @@ def test_a_place_is_used_again_when_no_view_is_left(places: shared.Places) -> No
     del view
     gc.collect()
     with places.taken() as room:
-        assert room is not None and room.number == 0
+        assert room is not None
+        assert room.number == 0
     del second
+
+
+def fail(places: shared.Places) -> None:
+    with places.taken() as room:
+        assert room is not None
+        raise ValueError("broken")
 
 
 def test_a_batch_that_fails_gives_its_place_back(places: shared.Places) -> None:
     for _ in range(5):
-        with pytest.raises(ValueError, match="broken"), places.taken() as room:
-            assert room is not None
-            raise ValueError("broken")
+        with pytest.raises(ValueError, match="broken"):
+            fail(places)
 
 
 def test_what_does_not_fit_travels_as_ever(places: shared.Places) -> None:
