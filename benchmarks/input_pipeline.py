@@ -3,10 +3,10 @@
 
     python -m benchmarks.input_pipeline
 
-JPEG files beside tf.data, then the same as tar shards, Parquet files and ArrayRecord, on the disk
-and from an emulated bucket, beside WebDataset and tf.data. Peers run if they are installed, best in
-a virtual environment of its own:
-`pip install -r locks/dev.txt tensorflow-cpu webdataset torch`.
+JPEG files beside tf.data, then the same in every format that is read, on the disk and from an
+emulated bucket, beside five other loaders. Peers run if they are installed, best in a virtual
+environment of its own:
+`pip install -r locks/dev.txt tensorflow-cpu webdataset torch torchvision datasets`.
 """
 
 import argparse
@@ -101,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--peer", choices=("installed", "none"), default="installed")
     kinds = stored_pipeline.FORMATS
     parser.add_argument("--formats", nargs="*", choices=kinds, default=kinds, help="beside files")
+    parser.add_argument("--only", choices=("files", "disk", "bucket"), help="a part of it")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
@@ -108,13 +109,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{args.images} files of {size / 1e3:.0f} kB on average")
         peer = args.peer == "installed"
         sizes = (args.batch, args.batches, args.rounds, args.workers, peer)
-        rows = measure(Path(folder), *sizes)
-        rows.append(measure_digits(args.batches, args.rounds))
-        if args.formats:
+        rows = []
+        if args.only in (None, "files"):
+            rows += measure(Path(folder), *sizes)
+            rows.append(measure_digits(args.batches, args.rounds))
+        if args.formats and args.only != "files":
             stored_pipeline.write(Path(folder))
-            rows += stored_pipeline.measure(Path(folder), args.formats, *sizes)
-    peers = ("tensorflow", "tensorflow-cpu", "webdataset", "torch")
-    versions = turns.installed(*peers) if rows[0].peer else {}
+            places = stored_pipeline.PLACES if args.only is None else (args.only,)
+            rows += stored_pipeline.measure(Path(folder), places, args.formats, *sizes)
+    peers = ("tensorflow", "tensorflow-cpu", "webdataset", "torch", "torchvision", "datasets")
+    versions = turns.installed(*peers) if rows and rows[0].peer else {}
     record.report(rows, args.out, versions)
 
 

@@ -4,9 +4,12 @@
 Given every advantage: the fast inverse DCT and upsampling, no order to keep, file names in memory.
 """
 
-from collections.abc import Callable, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.pipeline_ours import timed
 from benchmarks.record import num_cores
@@ -16,7 +19,7 @@ _FILES = 8
 
 
 def make(
-    folder: str, batch_size: int, batches: int, autotune: bool, records: bool = False
+    folder: str, batch_size: int, batches: int, autotune: bool, kind: str = "files"
 ) -> tuple[dict[str, Any], Callable[[], Turn]]:
     """Stream a folder's photographs as pipeline_ours.make does.
 
@@ -25,7 +28,9 @@ def make(
         batch_size: images a batch.
         batches: in a turn.
         autotune: let tf.data choose its parallelism; else it is one call a core.
-        records: read them from TFRecord files, which are written first, a label and an image each.
+        kind: what is read: "files"; "tfrecord", files of a label and an image each, which are
+            written first; "tar" and "arrayrecord", which tf.data has no reader for, by Python's
+            readers and `from_generator`.
     """
     import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
@@ -57,11 +62,17 @@ def make(
         return {"image": tf.cast(image, tf.uint8), "label": label}
 
     calls = tf.data.AUTOTUNE if autotune else num_cores()
-    if records:
+    if kind == "tfrecord":
         files = _records(Path(folder, "tfrecord"), paths, labels)
         dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files)).repeat()
         dataset = dataset.interleave(tf.data.TFRecordDataset, num_parallel_calls=calls).shuffle(200)
         dataset = dataset.map(of_record, num_parallel_calls=calls, deterministic=False)
+    elif kind != "files":
+        read = {"tar": _members, "arrayrecord": _array_records}[kind]
+        spec = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int32))
+        dataset = tf.data.Dataset.from_generator(lambda: read(Path(folder)), output_signature=spec)
+        dataset = dataset.repeat().shuffle(200)
+        dataset = dataset.map(crop, num_parallel_calls=calls, deterministic=False)
     else:
         dataset = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat()
         dataset = dataset.map(of_file, num_parallel_calls=calls, deterministic=False)
@@ -69,6 +80,31 @@ def make(
     stream = dataset.as_numpy_iterator()
     next(stream)
     return {}, lambda: timed(stream, batches, batch_size)
+
+
+def _members(folder: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield the images of tar shards and their labels, from end to end."""
+    for path in sorted((folder / "tar").glob("*.tar")):
+        with tarfile.open(path) as shard:
+            data = b""
+            for member in shard:
+                content = shard.extractfile(member)
+                assert content is not None
+                if member.name.endswith(".jpg"):
+                    data = content.read()
+                else:
+                    yield data, int(content.read())
+
+
+def _array_records(folder: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield the images of ArrayRecord files and their labels in a random order."""
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    source = ArrayRecordDataSource([str(each) for each in folder.rglob("*.array_record-*")])
+    for index in np.random.permutation(len(source)).tolist():
+        fields = tf_example_pb2.Example.FromString(source[index]).features.feature
+        yield fields["image"].bytes_list.value[0], fields["label"].int64_list.value[0]
 
 
 def _records(folder: Path, paths: Sequence[str], labels: Sequence[int]) -> list[str]:

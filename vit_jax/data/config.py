@@ -251,8 +251,8 @@ class DataConfig:
             or one per channel.
         std: likewise.
         statistics: a file of `vit_jax prepare --statistics` that gives mean and std instead.
-        num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
-            that Python, not decoding, is the work. Data in a bucket are read by others.
+        num_threads: decoding threads per process; 0 is one per core, or one where images are so
+            small that Python, not decoding, is the work. Data in a bucket are read by others.
         num_workers: worker processes besides this one; 0 is threads alone, but where both are 0 and
             data lie in a bucket, 1 for every 8 cores of more than 8.
         prefetch: batches prepared ahead (per worker process where there are any).

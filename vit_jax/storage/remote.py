@@ -273,8 +273,11 @@ def read_range(path: str, start: int, stop: int) -> bytes:
     Raises RemoteError, or OSError for a local file.
     """
     if not is_remote(path):
-        with open(path, "rb") as stream:
-            return os.pread(stream.fileno(), stop - start, start)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object takes twice the time
+        try:
+            return os.pread(file, stop - start, start)
+        finally:
+            os.close(file)
     kind = scheme(path)
     if kind in ("http", "https", "gs") and not getattr(filesystem(path), "requester_pays", False):
         data = trying(path, lambda: _ranged(path, start, stop), _TRIES)

@@ -142,6 +142,7 @@ def decode(
     min_size: tuple[int, int] = (0, 0),
     num_rows: int | None = None,
     turn: int = 0,
+    size: tuple[int, int] | None = None,
     name: Callable[[], str] = str,
 ) -> UInt8[np.ndarray, "H W C"] | UInt16[np.ndarray, "H W C"] | Float32[np.ndarray, "H W C"]:
     """Decode an image to RGB (`channels` 3) or grey (1): the first of several frames.
@@ -162,6 +163,7 @@ def decode(
         num_rows: JPEG, not `exact`: rows from the top that are wanted; those below may be missing
             from what is returned, and flaws in them go unnoticed. None is all.
         turn: what `image_header.orientation` returns, where that is known; 0 is not.
+        size: JPEG: what `image_header.jpeg_size` returns, where that is known and was checked.
         name: names the image, for a warning.
 
     Raises ValueError: the bytes are no image, a broken one, numbers of unknown white (a TIFF of
@@ -174,18 +176,26 @@ def decode(
         return bands.read(data, channels, reading)
     turn = (turn or header.orientation(data)) if reading.upright else 1
     if data.startswith(header.JPEG):
-        size = (min_size[1], min_size[0]) if turn > 4 else min_size
+        least = (min_size[1], min_size[0]) if turn > 4 else min_size
         rows = num_rows if turn in (1, 2) and not exact else None
-        pixels = _decode_jpeg(data, channels, exact=exact, min_size=size, num_rows=rows)
+        pixels = _decode_jpeg(
+            data, channels, exact=exact, min_size=least, num_rows=rows, known=size
+        )
     else:
         pixels = _decode_other(data, channels, reading.background, name)
     return turned(pixels, turn)
 
 
 def _decode_jpeg(
-    data: bytes, channels: int, *, exact: bool, min_size: tuple[int, int], num_rows: int | None
+    data: bytes,
+    channels: int,
+    *,
+    exact: bool,
+    min_size: tuple[int, int],
+    num_rows: int | None,
+    known: tuple[int, int] | None,
 ) -> UInt8[np.ndarray, "H W C"]:
-    size = header.jpeg_size(data)
+    size = known or header.jpeg_size(data)
     if size is None:
         return _decode_pillow(data, channels, Background.DROP)
     if math.prod(size) > header.MAX_PIXELS:
@@ -194,7 +204,8 @@ def _decode_jpeg(
         half = -(-size[0] // 2), -(-size[1] // 2)
         min_size, num_rows = (min_size if any(min_size) else half), None
         min_size = min(min_size[0], half[0]), min(min_size[1], half[1])
-    header.check_size(*size, times=4)
+    if known is None:
+        header.check_size(*size, times=4)
     if num_rows is not None:
         rows = decode_rows(data, channels, num_rows)
         if rows is not None:

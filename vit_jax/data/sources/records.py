@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module  # type: ignore[attr-defined]
 from tensorflow_datasets.core.data_sources.base import file_instructions
+from tensorflow_datasets.proto import tf_example_pb2
 
 from vit_jax.data.account import Account
 from vit_jax.data.images.decode import decode
@@ -213,6 +214,7 @@ class TfdsSource(Labelled):
     """One split of a prepared TFDS dataset; see `Source`."""
 
     labels: np.ndarray | None = None  # they lie beside the images, in the records
+    _plain_label = ""  # the feature, where an example is an image and this class label alone
 
     def __init__(
         self,
@@ -279,6 +281,8 @@ class TfdsSource(Labelled):
             key = _feature_key(info, where, "class label", label, tuple(derived))
             feature, self._label_of = info.features[key], operator.itemgetter(key)
             self.multi_label = isinstance(feature, tfds.features.Sequence)
+            plain = not (self.multi_label or self._is_binary or self.has_captions)
+            self._plain_label = key if plain else ""
             self.class_names = class_names((feature.feature if self.multi_label else feature).names)
         self.name = f"{where}{label and f'?label={label}'}[{split}]"
         # Images stay the bytes they are stored as: to decode them, TFDS would need TensorFlow.
@@ -314,6 +318,8 @@ class TfdsSource(Labelled):
 
         Raises DataError: a record that is cut or damaged, or a label outside the classes.
         """
+        if self._plain_label and (plain := self._plain(index)) is not None:
+            return plain
         try:
             example = self._records[index]
             image = bytes(example[self._image])
@@ -337,6 +343,21 @@ class TfdsSource(Labelled):
         hot = np.zeros(self.num_classes, np.uint8)
         hot[label] = 1
         return {"image": image, "label": hot, **texts}
+
+    def _plain(self, index: int) -> Example | None:
+        """Return what `read` does, for a quarter of TFDS's time; None where anything is amiss.
+
+        Then TFDS's own reading says what.
+        """
+        try:
+            record = self._records.data_source[index]
+            fields = tf_example_pb2.Example.FromString(record).features.feature
+            (image,) = fields[self._image].bytes_list.value
+            (label,) = fields[self._plain_label].int64_list.value
+        except Exception:  # as of `read`
+            return None
+        fits = -1 <= label < self.num_classes
+        return {"image": image, "label": label} if fits else None
 
     def target(self, index: int) -> Any:
         """Return an example's `PixelTarget`.

@@ -32,6 +32,7 @@ from vit_jax.data.order import ClassBalance, stream_indices
 from vit_jax.data.sources.base import Example, Source, is_remote
 from vit_jax.data.sources.captions import Tokenized, drawn
 from vit_jax.data.sources.partition import full_name
+from vit_jax.data.stream import shared
 from vit_jax.data.stream.transform import Draw, Loaded, Pixels, View, draws
 from vit_jax.errors import DataError, UserError
 
@@ -46,6 +47,9 @@ _CORES_OF_A_PROCESS = 8
 Batch: TypeAlias = dict[str, np.ndarray]
 _Vary = Callable[[Any], Pixels]
 Reads = Mapping[int, concurrent.futures.Future[Example]]
+# Batches of a worker that are in a queue, or kept by who took them.
+_UNDER_WAY = 5
+_SMALL = 1 << 16  # bytes
 # Bytes in a batch for the message about an unreadable example.
 _REASON = 200
 # Most bytes of decoded images in a process: CIFAR's 50,000 images of 32x32 take 154 MB.
@@ -87,7 +91,7 @@ def choose(
     if far and not num_workers and not num_threads and cores > _CORES_OF_A_PROCESS:
         num_workers = cores // _CORES_OF_A_PROCESS
     tiny = sum(math.prod(view.shape) for view in views.values()) <= _TINY
-    threads = 1 if tiny else max(1, 2 * cores // max(num_workers, 1))
+    threads = 1 if tiny else max(1, cores // max(num_workers, 1))
     readers, at_once = 0, min(prefetch, 2)
     if far:
         needed = _seconds(source) * _IMAGES_PER_SECOND * cores / max(num_workers, 1)
@@ -137,7 +141,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIte
         # The list holds the only reference: Grain's iterator cleans up once more when collected,
         # which fails loudly where modules are being torn down. The finalizer runs once, at
         # close(), when this is collected, or at exit before that happens.
-        self._open = [(_from_processes if loading.num_workers else Threads)(batches, loading)]
+        self._open = [(Processes if loading.num_workers else Threads)(batches, loading)]
         self._finalizer = weakref.finalize(self, _close, self._open, batches)
 
     def __next__(self) -> Batch:
@@ -179,22 +183,62 @@ class Threads:
             self._ahead.append(self._pool.submit(self._prepare, index))
 
 
-def _from_processes(batches: BatchSource, loading: Loading) -> Any:
-    """Start Grain's worker processes, each with threads of its own."""
-    import grain  # late: it takes a second to import
-    from absl import flags
+class Processes:
+    """Prepares batches ahead in Grain's worker processes, each with threads of its own."""
 
-    if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
-        flags.FLAGS.mark_as_parsed()
-    options = grain.ReadOptions(num_threads=loading.at_once, prefetch_buffer_size=loading.prefetch)
-    dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
-    dataset = dataset.mp_prefetch(
-        grain.MultiprocessingOptions(loading.num_workers, per_worker_buffer_size=1),
-        worker_init_fn=_start_worker,
-    )
-    iterator = iter(dataset)
-    iterator.start_prefetch()
-    return iterator
+    def __init__(self, batches: BatchSource, loading: Loading) -> None:
+        import grain  # late: it takes a second to import
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
+            flags.FLAGS.mark_as_parsed()
+        # In work, made ahead, under way, and kept by who takes them.
+        count = loading.at_once + loading.prefetch + _UNDER_WAY
+        room = shared.size_of(batches.arrays()) if isinstance(batches, Batches) else 0
+        workers = range(loading.num_workers if room and shared.available() else 0)
+        self._places = [shared.Places(worker, room, count) for worker in workers]
+        options = grain.ReadOptions(
+            num_threads=loading.at_once, prefetch_buffer_size=loading.prefetch
+        )
+        dataset = grain.MapDataset.source(_InWorker(batches)).to_iter_dataset(options)
+        # Labels are quicker sent than put into memory of their own.
+        few = grain.experimental.DatasetOptions(min_shm_size=_SMALL)
+        dataset = grain.experimental.WithOptionsIterDataset(dataset, few).mp_prefetch(
+            grain.MultiprocessingOptions(loading.num_workers, per_worker_buffer_size=1),
+            worker_init_fn=functools.partial(_start_worker, places=self._places),
+        )
+        self._iterator = iter(dataset)
+        self._iterator.start_prefetch()
+
+    def __next__(self) -> Batch:
+        return shared.opened(self._places, next(self._iterator))
+
+    def close(self) -> None:
+        """Stop the processes, and wait for them."""
+        self._iterator.close()
+        for each in self._places:
+            each.close()
+
+
+class _InWorker:
+    """Random access to batches as they leave a worker."""
+
+    def __init__(self, batches: BatchSource) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Batch:
+        if not _own:
+            return self._batches[index]
+        with _own[0].taken() as room:
+            batch = self._batches[index]
+            return batch if room is None else _own[0].packed(room, batch)
+
+
+# Of a worker process: the places of its batches, if it has any.
+_own: list[shared.Places] = []
 
 
 def _close(iterators: list[Any], batches: BatchSource) -> None:
@@ -202,7 +246,8 @@ def _close(iterators: list[Any], batches: BatchSource) -> None:
     batches.close()
 
 
-def _start_worker(worker_index: int, worker_count: int) -> None:
+def _start_worker(worker_index: int, worker_count: int, places: Sequence[shared.Places]) -> None:
+    _own.extend(places[worker_index : worker_index + 1])
     # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job. The main
     # process decides what to finish: it may still want batches, and stops its workers itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -269,9 +314,9 @@ class PixelCache(dict[int, Decoded]):
 class Batches:
     """Random access to whole batches.
 
-    Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. A
-    thread pool shares the rows, so that all cores work on the batch that is needed next. If reads
-    wait for a network, `num_readers` threads do nothing but read ahead.
+    Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. The
+    thread that asks for it decodes. Where `at_once` threads ask, `num_threads` - `at_once` others
+    help all of them. If reads wait for a network, `num_readers` threads read ahead.
 
     Tokens of a `Tokenized` source are those of a caption drawn for the position, or of the first.
 
@@ -287,6 +332,7 @@ class Batches:
     rows: Int[np.ndarray, " b"]
     length: int
     num_threads: int
+    at_once: int = 1
     num_readers: int = 0
     seed: int | None
     first: int = 0
@@ -310,6 +356,7 @@ class Batches:
         self._made = [key for key in self.fields if key not in inner.spec]
         self._tokenized = tokenized if self._made else None
         self._lock = threading.Lock()
+        self._turns = threading.Semaphore(max(self.num_threads, 2))
         self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._closed = False
 
@@ -323,6 +370,10 @@ class Batches:
     def __len__(self) -> int:
         return self.length
 
+    def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """List shape and dtype of the views of a batch, which are nearly all of its bytes."""
+        return [((len(self.rows), *view.shape), view.dtype) for view in self.views.values()]
+
     def __getitem__(self, index: int) -> Batch:
         positions = (self.first + int(index)) * self.batch_size + self.rows
         order = (len(self.source), self.seed, self.repeats, self.balance)
@@ -334,7 +385,7 @@ class Batches:
         """Return the arrays of views and fields for so many examples."""
         spec = self.source.spec
         return {
-            **{key: np.empty((count, *v.shape), v.dtype) for key, v in self.views.items()},
+            **{key: shared.empty((count, *v.shape), v.dtype) for key, v in self.views.items()},
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
         }
 
@@ -347,14 +398,39 @@ class Batches:
             batch["broken"] = np.full(count, -1, np.int32)
             batch["reason"] = np.zeros(count, f"S{_REASON}")
         fill = functools.partial(self._fill, batch, positions, self._ahead(batch["index"]))
-        if self.num_threads == 1:
-            fill(range(count))
-        else:
-            step = max(1, count // (4 * self.num_threads))
-            chunks = [range(i, min(i + step, count)) for i in range(0, count, step)]
-            # `list` raises what a thread has raised.
-            list(self._threads("decode", self.num_threads).map(fill, chunks))
+        with self._turns:  # where many batches wait for a network, not all of them decode
+            self._share(fill, count)
         return batch
+
+    def _share(self, fill: Callable[[range], None], count: int) -> None:
+        """Fill rows together with the helpers that are free, some at a time, until none is left.
+
+        This thread takes rows as well: it would otherwise be woken for nothing but to wait again,
+        and who is woken takes Python's lock from those who decode.
+        """
+        helpers = max(self.num_threads - self.at_once, 0)
+        if not helpers:
+            fill(range(count))
+            return
+        step = max(1, count // (4 * (1 + helpers)))
+        left = iter([range(i, min(i + step, count)) for i in range(0, count, step)])
+        failed: dict[int, Exception] = {}
+
+        def work() -> None:
+            for rows in left:
+                try:
+                    fill(rows)
+                except Exception as error:
+                    failed[rows.start] = error
+
+        pool = self._threads("decode", helpers)
+        helping = [pool.submit(work) for _ in range(helpers)]
+        work()
+        for each in helping:
+            if not each.cancel():
+                each.result()
+        if failed:
+            raise failed[min(failed)]  # the same one, whichever thread was first
 
     def _ahead(self, index: np.ndarray) -> Reads:
         """Start to read the examples that are not kept; return a future for each."""

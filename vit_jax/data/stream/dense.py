@@ -19,6 +19,7 @@ from vit_jax.data.images import ops, target_ops
 from vit_jax.data.images.header import image_size, orientation
 from vit_jax.data.order import ExampleRng
 from vit_jax.data.sources.base import target_of
+from vit_jax.data.stream import shared
 from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, Batches, Decoded, Reads
 from vit_jax.data.stream.transform import PLAIN_CROPS, evaluation_place
 from vit_jax.data.targets import (
@@ -66,7 +67,7 @@ class DenseBatches(Batches):
 
     def _empty(self, count: int) -> Batch:
         spec, made = self.source.spec, shapes(self._view.size, self.max_segments)
-        batch: Batch = {self._name: np.empty((count, *self._view.shape), self._view.dtype)}
+        batch: Batch = {self._name: shared.empty((count, *self._view.shape), self._view.dtype)}
         for key in self.fields:
             shape, dtype = made[key] if key in made else (spec[key].shape, spec[key].dtype)
             empty = _NOTHING.get(key, 0)

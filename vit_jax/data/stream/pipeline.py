@@ -73,6 +73,7 @@ def train_batches(
         rows=rows,
         length=sys.maxsize,
         num_threads=loading.num_threads,
+        at_once=loading.at_once,
         num_readers=loading.num_readers,
         seed=seed,
         first=start_step,
@@ -125,6 +126,7 @@ def eval_batches(
         rows=rows,
         length=math.ceil(len(source) / batch_size),
         num_threads=loading.num_threads,
+        at_once=loading.at_once,
         num_readers=loading.num_readers,
         seed=None,
     )

@@ -241,7 +241,9 @@ class Transform:
         rows = math.ceil(2 * full[0] * size[0] / box.height)
         needed = (rows, math.ceil(2 * full[1] * size[1] / box.width))
         spare = all(2 * least <= side + 1 for least, side in zip(needed, full, strict=True))
-        read = functools.partial(decode, image.data, self.channels, self.reading, turn=image.turn)
+        stored = (full[1], full[0]) if image.turn > 4 else full
+        known = {"turn": image.turn, "size": stored}
+        read = functools.partial(decode, image.data, self.channels, self.reading, **known)
         if cfg.resize not in _AVERAGING or not spare:
             pixels = read(exact=False, num_rows=box.top + box.height)
         else:

@@ -53,11 +53,11 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_files_of_this_machine_are_loaded_as_ever(cores: SimpleNamespace) -> None:
     near = Slow(0, is_remote=False)
-    assert choose(near) == (4, 0, 0, 2, 2)
-    assert choose(near, prefetch=1) == (4, 0, 0, 1, 1)
+    assert choose(near) == (2, 0, 0, 2, 2)
+    assert choose(near, prefetch=1) == (2, 0, 0, 1, 1)
     assert choose(near, TINY) == (1, 0, 0, 2, 2)
     cores.count = 64
-    assert choose(near, num_workers=4) == (32, 0, 4, 2, 2)
+    assert choose(near, num_workers=4) == (16, 0, 4, 2, 2)
     assert not near.reads
 
 
