@@ -17,6 +17,7 @@ def make(
     name: str = "",
     threads: int = 1,
     wait_policy: str = "active",
+    mkl: bool = False,
 ) -> tuple[dict[str, Any], Callable[[int], Turn]]:
     """Build the model in evaluation mode, its weights in the model's dtype; a turn is a batch size.
 
@@ -25,9 +26,9 @@ def make(
         batch_sizes: of the resident uint8 batches.
         seconds: about a turn's least length.
         name: timm's, of a family other than ViT.
-        threads, wait_policy: as in `step_timm.make`.
+        threads, wait_policy, mkl: as in `step_timm.make`.
     """
-    torch, device = step_timm.start(threads, wait_policy)
+    torch, device = step_timm.start(threads, wait_policy, mkl)
     net = step_timm.create(model, name).to(device).eval()
     num_params = sum(p.numel() for p in net.parameters())
     dtype = getattr(torch, model.dtype.value)

@@ -87,10 +87,15 @@ def timm_onnx(model: ModelConfig, seconds: float) -> Made:
 
 
 def timm(
-    model: ModelConfig, seconds: float, threads: int, wait_policy: str, compiled: bool = False
+    model: ModelConfig,
+    seconds: float,
+    threads: int,
+    wait_policy: str,
+    mkl: bool = False,
+    compiled: bool = False,
 ) -> Made:
     """Run timm's model by PyTorch; arguments are those of `step_timm.make`."""
-    torch, _ = step_timm.start(threads, wait_policy)
+    torch, _ = step_timm.start(threads, wait_policy, mkl)
     net = step_timm.create(model, "").eval()
     net = torch.compile(net) if compiled else net
 
