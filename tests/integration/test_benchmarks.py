@@ -110,12 +110,16 @@ def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_peft_measures_ways_beside_full_fine_tuning(monkeypatch):
+def test_peft_measures_ways_beside_full_fine_tuning(monkeypatch, tmp_path):
     ways = {name: peft.WAYS[name] for name in ("full", "LoRA", "biases")}
     monkeypatch.setattr(peft, "WAYS", ways)  # each is a step to compile
     found = peft.costs("vit_mu8_16", 4, 1)
-    table = peft.costs_table(found).splitlines()
+    rows = peft.compared(found)
+    table = peft.costs_table(rows).splitlines()
     assert [line.split(" | ")[0] for line in table[2:]] == [f"| {way}" for way in peft.WAYS]
+    peft.save(rows, "vit_mu8_16", 4, tmp_path)
+    assert json.loads((tmp_path / "peft.json").read_text())["rows"] == rows
+    assert (rows[0]["flops"], rows[0]["time"]) == (1, [1, 1, 1])
     full, low = found["full"], found["LoRA"]
     assert found["biases"].trained < low.trained < full.trained  # the head is most of the model
     assert low.checkpoint < full.checkpoint
