@@ -54,6 +54,11 @@ def summing_in(dtype: ReduceDType) -> Iterator[None]:
         _chosen.reset(token)
 
 
+def in_step() -> bool:
+    """Return whether a training step is traced."""
+    return _chosen.get() is not None
+
+
 def is_wider(compute: Any) -> bool:
     """Return whether gradients are summed in a wider dtype than the layer computes in."""
     return _chosen.get() is ReduceDType.FLOAT32 and jnp.dtype(compute) == jnp.bfloat16
@@ -129,8 +134,8 @@ def _is_turned(x: Float[Array, "T I"], kernel: Float[Array, "I O"]) -> bool:
     the same on one thread, and on two unless the outputs are few: then threads share the tokens.
     """
     inputs, outputs = kernel.shape
-    in_step = _chosen.get() is not None and x.dtype == jnp.float32
-    return in_step and inputs >= 2 * outputs >= 128 and hardware.target().platform == "cpu"
+    wide = x.dtype == jnp.float32 and inputs >= 2 * outputs >= 128
+    return wide and in_step() and hardware.target().platform == "cpu"
 
 
 def _turned_gradient(x: Float[Array, "T I"], dy: Float[Array, "T O"]) -> Float[Array, "I O"]:
