@@ -130,7 +130,7 @@ def _kernel_gradient(subscripts: str) -> Callable[[jax.Array, jax.Array], jax.Ar
 def _is_turned(x: Float[Array, "T I"], kernel: Float[Array, "I O"]) -> bool:
     """Return whether a kernel's gradient is computed as its transpose.
 
-    On a CPU x^T dy of twice the inputs takes XLA 1.3 to 2.1 times as long as dy^T x. The bits are
+    With twice the inputs x^T dy takes XLA for CPUs 1.3 to 2.1 times as long as dy^T x. The bits are
     the same on one thread, and on two unless the outputs are few: then threads share the tokens.
     """
     inputs, outputs = kernel.shape
