@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def slower(rows: list[Row]) -> list[Row]:
-    """Return the rows of models that are slower than timm's fastest, the slowest peer's left out."""
+    """Return the rows of models that are slower than timm, each beside its fastest form."""
     found: dict[str, Row] = {}
     for row in rows:
         is_peer = (row["peer"] or "").startswith("timm") and row["ratio"] is not None

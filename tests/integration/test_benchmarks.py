@@ -19,6 +19,7 @@ from benchmarks import (
     glyphs,
     growth,
     input_pipeline,
+    limits,
     peft,
     recipes,
     record,
@@ -282,6 +283,31 @@ def test_a_table_has_training_beside_forward_and_marks_no_peer():
     assert lines[3] == "| vit_s16 | 1 float32 | p |  | 0.50 (0.40-0.60) |"
     assert lines[4] == ""
     assert lines[-1] == "| w | 1 ms |  |  |  |"
+
+
+def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
+    common = {"cpu_ratio": 0.9}
+    rows = [
+        common | {"work": work, "peer": peer, "ratio": ratio}
+        for work, peer, ratio in (
+            ("vit_s16 train batch=16 float32", "timm eager", 0.95),
+            ("vit_s16 train batch=16 float32", "timm torch.compile", 0.9),
+            ("vit_s16 train batch=16 float32", "plain Flax", 0.5),
+            ("regnety_400mf forward batch=8 float32", "timm eager", 0.7),
+            ("swin_t forward batch=8 float32", "timm eager", 1.2),
+            ("dense 4x8 to 2, gradient of weights float32", "PyTorch", 0.8),
+            ("dense 4x8 to 2 float32", "PyTorch", 0.92),
+            ("3x3 on 14x14x208, 26 groups float32", "PyTorch", 0.3),
+        )
+    ]
+    (tmp_path / "x-1-core.json").write_text(json.dumps({"device": "X, 1 core", "rows": rows}))
+    issue = "[jax#23713](https://github.com/jax-ml/jax/issues/23713)"
+    assert limits.table(tmp_path).splitlines()[2:] == [
+        "| vit_s16 train batch=16 float32 | X, 1 core | 0.90 | 0.90 "
+        "| dense 4x8 to 2, gradient of weights: 0.80; dense 4x8 to 2: 0.92 |",
+        "| regnety_400mf forward batch=8 float32 | X, 1 core | 0.70 | 0.90 "
+        f"| 3x3 on 14x14x208, 26 groups: 0.30; {issue} |",
+    ]
 
 
 @pytest.mark.parametrize("name", self_supervised.STUDIES)
