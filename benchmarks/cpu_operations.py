@@ -114,7 +114,8 @@ def ours(case: Product | Convolution) -> Callable[..., Any]:
 
 def make_theirs(seconds: float) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     """Prepare the same cases in PyTorch, maps channels-last: its faster layout."""
-    torch, _ = step_timm.start(record.num_cores(), "passive")
+    mkl = step_timm.has_slow_mkl()
+    torch, _ = step_timm.start(record.num_cores(), "passive", mkl)
     works = {
         name: (1, functools.partial(_times, theirs(torch, case))) for name, case in CASES.items()
     }

@@ -20,6 +20,7 @@ def make(
     compiled: bool = False,
     channels_last: bool = False,
     autocast: bool = False,
+    mkl: bool = False,
 ) -> tuple[dict[str, Any], Callable[[int], Turn]]:
     """Build the model in evaluation mode; a turn is a batch size.
 
@@ -28,10 +29,10 @@ def make(
         batch_sizes: of the resident uint8 batches.
         seconds: about a turn's least length.
         name: timm's, of a family other than ViT.
-        threads, wait_policy, compiled, channels_last: as in `step_timm.make`.
+        threads, wait_policy, mkl, compiled, channels_last: as in `step_timm.make`.
         autocast: weights stay float32 and PyTorch casts them; else they are in the model's dtype.
     """
-    torch, device = step_timm.start(threads, wait_policy)
+    torch, device = step_timm.start(threads, wait_policy, mkl)
     net = step_timm.create(model, name).to(device).eval()
     num_params = sum(p.numel() for p in net.parameters())
     dtype = getattr(torch, model.dtype.value)

@@ -137,12 +137,13 @@ def timm(
     compiled: bool = False,
     channels_last: bool = False,
     int8: bool = False,
+    mkl: bool = False,
 ) -> Made:
     """Run timm's model by PyTorch; arguments are those of `step_timm.make`.
 
     With `int8` its linear layers have int8 weights, and tokens are rounded as they come.
     """
-    torch, _ = step_timm.start(threads, wait_policy)
+    torch, _ = step_timm.start(threads, wait_policy, mkl)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     net = step_timm.create(model, name).eval().to(memory_format=layout)
     if int8:

@@ -5,12 +5,16 @@
     python -m benchmarks.peft digits [--seeds 0]
 
 `costs` compiles the step of every way in one process, asks XLA for its plan of the memory, and
-times the steps in turns: read ratios. `digits` trains configs/finetune_digits_pretrain.py and from
-it, in each way, on the other five digits. Both print what docs/finetune.md says.
+times the steps in turns, in CPU seconds on a CPU: read ratios. It writes results/peft.json, from
+which `python -m benchmarks.tables` writes the table of docs/benchmarks.md and docs/finetune.md.
+`digits` trains configs/finetune_digits_pretrain.py and from it, in each way, on the other five
+digits, and prints what docs/finetune.md says.
 """
 
 import argparse
 import dataclasses
+import datetime
+import json
 import re
 import statistics
 import tempfile
@@ -19,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import turns
+from benchmarks import record, turns
 from vit_jax.config.tree import Config
 
 # Config fields of each way.
@@ -93,12 +97,14 @@ def costs(variant: str, batch_size: int, rounds: int) -> dict[str, Cost]:
             zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), parts.frozen)
             works[way] = _steps(build.init_state(cfg, parts, mesh), program, zeros, batch, mesh)
             works[way](1)
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    clock = time.process_time if on_cpu else time.perf_counter
     for turn in range(rounds):
         order = list(works)
         for way in order if turn % 2 == 0 else reversed(order):
-            start = time.perf_counter()
+            start = clock()
             works[way](1)
-            found[way].seconds.append(time.perf_counter() - start)
+            found[way].seconds.append(clock() - start)
     return found
 
 
@@ -119,23 +125,50 @@ def _steps(state: Any, program: Any, frozen: Any, batch: Any, mesh: Any) -> turn
     return run
 
 
-def costs_table(found: dict[str, Cost]) -> str:
-    """Lay the costs out in Markdown."""
-    lines = [
-        "| way | trained parameters | step's memory | checkpoint | FLOPs of a step | step time |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    full = found["full"]
+def compared(found: dict[str, Cost]) -> list[dict[str, Any]]:
+    """Return a row of each way, its FLOPs and its time relative to the full step's."""
+    rows, full = [], found["full"]
     for way, cost in found.items():
         ratios = [own / other for own, other in zip(cost.seconds, full.seconds, strict=True)]
-        took = ""
-        if ratios:
-            low, high = min(ratios), max(ratios)
-            took = f"{statistics.median(ratios):.2f} ({low:.2f}-{high:.2f})"
-        sizes = (f"{size / 2**20:,.0f} MiB" for size in (cost.planned, cost.checkpoint))
-        cells = [way, f"{cost.trained:,}", *sizes, f"{cost.flops / full.flops:.2f}", took]
+        took = [statistics.median(ratios), min(ratios), max(ratios)] if ratios else []
+        rows.append(
+            {
+                "way": way,
+                "trained": cost.trained,
+                "memory_mib": round(cost.planned / 2**20),
+                "checkpoint_mib": round(cost.checkpoint / 2**20),
+                "flops": round(cost.flops / full.flops, 3),
+                "time": [round(value, 3) for value in took],
+            }
+        )
+    return rows
+
+
+def costs_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lay the costs out in Markdown."""
+    lines = [
+        "| way | trained parameters | step's memory | checkpoint | FLOPs of a step | step's time |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        took = "{:.2f} ({:.2f}-{:.2f})".format(*row["time"]) if row["time"] else ""
+        sizes = (f"{row[name]:,} MiB" for name in ("memory_mib", "checkpoint_mib"))
+        cells = [row["way"], f"{row['trained']:,}", *sizes, f"{row['flops']:.2f}", took]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def save(rows: Sequence[dict[str, Any]], variant: str, batch_size: int, out: Path) -> None:
+    """Write what `costs` found to peft.json."""
+    content = {
+        "device": record.device(),
+        "date": datetime.date.today().isoformat(),
+        "model": variant,
+        "batch_size": batch_size,
+        "rows": list(rows),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "peft.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def digits(seeds: Sequence[int], steps: str = "") -> dict[str, list[float]]:
@@ -167,6 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--variant", default="vit_s16")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3, help="0 only compiles")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", default="", help="of every run, such as '10 steps': a trial")
     args = parser.parse_args(argv)
@@ -174,7 +208,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     startup.configure()
     if args.what == "costs":
-        print(costs_table(costs(args.variant, args.batch, args.rounds)))
+        rows = compared(costs(args.variant, args.batch, args.rounds))
+        print(costs_table(rows))
+        if args.rounds:
+            save(rows, args.variant, args.batch, args.out)
         return
     for way, top1 in digits(args.seeds, args.steps).items():
         print(f"{way}: {', '.join(f'{x:.2%}' for x in top1)}")

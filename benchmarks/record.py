@@ -45,7 +45,8 @@ class Row:
         cpu_ratio: the peer's CPU seconds per image over ours, which other programs on the machine
             disturb less than `ratio`; more is better. None where the work is not the CPU's.
         mfu: model FLOPs per second over the devices' peak; None where that is not known.
-        peer_settings: what the peer was tried with; the fastest of each round counted.
+        peer_settings: what the peer was tried with, and its images/s; the fastest of each round
+            counted.
         load: the machine's load average before; above 0.5 per core a ratio is only a hint.
     """
 

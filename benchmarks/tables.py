@@ -15,7 +15,9 @@ from benchmarks import (
     digits,
     emoji,
     growth,
+    limits,
     naflex,
+    peft,
     record,
     referee,
     self_supervised,
@@ -27,6 +29,7 @@ README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
 UNLABELLED = ROOT / "docs" / "self_supervised.md"
 IMAGE_TEXT = ROOT / "docs" / "image_text.md"
+FINETUNE = ROOT / "docs" / "finetune.md"
 REPRODUCE = ROOT / "docs" / "reproduce.md"
 DIGITS_MARKS = ("<!-- digits-table -->", "<!-- /digits-table -->")
 PUBLISHED_MARKS = ("<!-- published-table -->", "<!-- /published-table -->")
@@ -34,6 +37,8 @@ NAFLEX = ROOT / "docs" / "naflex.md"
 NAFLEX_MARKS = ("<!-- naflex-table -->", "<!-- /naflex-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 GROWTH_MARKS = ("<!-- growth-table -->", "<!-- /growth-table -->")
+LIMITS_MARKS = ("<!-- limits-table -->", "<!-- /limits-table -->")
+PEFT_MARKS = ("<!-- peft-table -->", "<!-- /peft-table -->")
 EMOJI_MARKS = ("<!-- emoji-table -->", "<!-- /emoji-table -->")
 OWN_DATA = ROOT / "docs" / "own_data.md"
 SEVERAL_MARKS = ("<!-- several-labels-table -->", "<!-- /several-labels-table -->")
@@ -126,6 +131,11 @@ def own_images(results: Path = record.RESULTS) -> str:
     return digits.markdown([digits.Row(**row) for row in content["rows"]])
 
 
+def fine_tuning(results: Path = record.RESULTS) -> str:
+    """Return the table of `benchmarks.peft costs`."""
+    return peft.costs_table(json.loads((results / "peft.json").read_text())["rows"])
+
+
 def digits_tables(results: Path = record.RESULTS) -> tuple[str, str]:
     """Return the table of `benchmarks.digits`, and the one beside published results."""
     content = json.loads((results / "digits.json").read_text())
@@ -141,6 +151,8 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (REPRODUCE, PUBLISHED_MARKS, published),
         (PAGE, MARKS, tables()),
         (PAGE, OWN_MARKS, own_images()),
+        (PAGE, LIMITS_MARKS, limits.table()),
+        *((page, PEFT_MARKS, fine_tuning()) for page in (PAGE, FINETUNE)),
         (README, MARKS, summary()),
         (IMAGE_TEXT, EMOJI_MARKS, emoji.table()),
         (NAFLEX, NAFLEX_MARKS, naflex.table()),

@@ -19,6 +19,7 @@ from benchmarks import (
     glyphs,
     growth,
     input_pipeline,
+    limits,
     peft,
     recipes,
     record,
@@ -110,12 +111,16 @@ def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_peft_measures_ways_beside_full_fine_tuning(monkeypatch):
+def test_peft_measures_ways_beside_full_fine_tuning(monkeypatch, tmp_path):
     ways = {name: peft.WAYS[name] for name in ("full", "LoRA", "biases")}
     monkeypatch.setattr(peft, "WAYS", ways)  # each is a step to compile
     found = peft.costs("vit_mu8_16", 4, 1)
-    table = peft.costs_table(found).splitlines()
+    rows = peft.compared(found)
+    table = peft.costs_table(rows).splitlines()
     assert [line.split(" | ")[0] for line in table[2:]] == [f"| {way}" for way in peft.WAYS]
+    peft.save(rows, "vit_mu8_16", 4, tmp_path)
+    assert json.loads((tmp_path / "peft.json").read_text())["rows"] == rows
+    assert (rows[0]["flops"], rows[0]["time"]) == (1, [1, 1, 1])
     full, low = found["full"], found["LoRA"]
     assert found["biases"].trained < low.trained < full.trained  # the head is most of the model
     assert low.checkpoint < full.checkpoint
@@ -278,6 +283,31 @@ def test_a_table_has_training_beside_forward_and_marks_no_peer():
     assert lines[3] == "| vit_s16 | 1 float32 | p |  | 0.50 (0.40-0.60) |"
     assert lines[4] == ""
     assert lines[-1] == "| w | 1 ms |  |  |  |"
+
+
+def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
+    common = {"cpu_ratio": 0.9}
+    rows = [
+        common | {"work": work, "peer": peer, "ratio": ratio}
+        for work, peer, ratio in (
+            ("vit_s16 train batch=16 float32", "timm eager", 0.95),
+            ("vit_s16 train batch=16 float32", "timm torch.compile", 0.9),
+            ("vit_s16 train batch=16 float32", "plain Flax", 0.5),
+            ("regnety_400mf forward batch=8 float32", "timm eager", 0.7),
+            ("swin_t forward batch=8 float32", "timm eager", 1.2),
+            ("dense 4x8 to 2, gradient of weights float32", "PyTorch", 0.8),
+            ("dense 4x8 to 2 float32", "PyTorch", 0.92),
+            ("3x3 on 14x14x208, 26 groups float32", "PyTorch", 0.3),
+        )
+    ]
+    (tmp_path / "x-1-core.json").write_text(json.dumps({"device": "X, 1 core", "rows": rows}))
+    issue = "[jax#23713](https://github.com/jax-ml/jax/issues/23713)"
+    assert limits.table(tmp_path).splitlines()[2:] == [
+        "| vit_s16 train batch=16 float32 | X, 1 core | 0.90 | 0.90 "
+        "| dense 4x8 to 2, gradient of weights: 0.80; dense 4x8 to 2: 0.92 |",
+        "| regnety_400mf forward batch=8 float32 | X, 1 core | 0.70 | 0.90 "
+        f"| 3x3 on 14x14x208, 26 groups: 0.30; {issue} |",
+    ]
 
 
 @pytest.mark.parametrize("name", self_supervised.STUDIES)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.devices import hardware
 from vit_jax.devices.sharding import BATCH_AXES, auto_mesh, constrain_parameter
-from vit_jax.models.layers.dense import matmul
+from vit_jax.models.layers.dense import in_step, matmul
 from vit_jax.models.layers.init import Initializer
 
 # What is added (before, after) the rows and the columns of a map.
@@ -150,12 +150,69 @@ def conv2d(
         return _convolve(x, kernel, stride, pads, groups)
     if hardware.target().platform != "cpu":
         return _convolve_shards(x, kernel, stride, pads, groups)
+    if kernel.shape[2:] == (1, groups) and stride == 1 and in_step() and auto_mesh().size < 2:
+        return depthwise(x, kernel, pads)
     together = max(_DENSE // kernel.shape[2], 1)  # groups
     inputs, outputs = together * kernel.shape[2], together * (kernel.shape[3] // groups)
     pairs = zip(_chunks(x, inputs), _chunks(kernel, outputs), strict=True)
     return jnp.concatenate(
         [_convolve(a, _block_diagonal(b, a.shape[-1]), stride, pads, 1) for a, b in pairs], axis=-1
     )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def depthwise(
+    x: Float[Array, "B H W C"], kernel: Float[Array, "k k 1 C"], pads: Pads
+) -> Float[Array, "B P Q C"]:
+    """Convolve every channel alone, as a sum over the kernel's taps in float32, image by image.
+
+    On a CPU, 7x7 on 56 x 56 x 96 takes a tenth of the time of 32 channels together with zeros
+    between them. Without the loop, which also keeps an image in the cache, XLA would compute the
+    sum again for each of its readers. A partitioner could not split the loop over devices.
+    """
+    side, wide = kernel.shape[0], kernel.astype(jnp.float32)
+    rows, columns = (n + sum(pad) - side + 1 for n, pad in zip(x.shape[1:3], pads, strict=True))
+
+    def one(image: jax.Array) -> jax.Array:
+        total = jnp.zeros((rows, columns, x.shape[-1]), jnp.float32)
+        for i, j in itertools.product(range(side), repeat=2):
+            total = total + image[i : i + rows, j : j + columns] * wide[i, j][None]
+        return total.astype(x.dtype)
+
+    return jax.lax.map(one, _padded(x, pads))
+
+
+def _padded(x: jax.Array, pads: Pads) -> jax.Array:
+    return jnp.pad(x, ((0, 0), *pads, (0, 0))).astype(jnp.float32)
+
+
+def _depthwise_forward(
+    x: jax.Array, kernel: jax.Array, pads: Pads
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return depthwise(x, kernel, pads), (x, kernel)
+
+
+def _depthwise_backward(
+    pads: Pads, saved: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients; that of x is a convolution too, by the kernel turned around."""
+    x, kernel = saved
+    side, (rows, columns) = kernel.shape[0], dy.shape[1:3]
+    (top, bottom), (left, right) = ([side - 1 - n for n in pad] for pad in pads)
+    dx = depthwise(dy, kernel[::-1, ::-1], ((top, bottom), (left, right)))
+    taps = list(itertools.product(range(side), repeat=2))
+
+    def add(total: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        image, wide = pair
+        sums = [(image[i : i + rows, j : j + columns] * wide).sum((0, 1)) for i, j in taps]
+        return total + jnp.stack(sums), None
+
+    zeros = jnp.zeros((len(taps), x.shape[-1]), jnp.float32)
+    dkernel, _ = jax.lax.scan(add, zeros, (_padded(x, pads), dy.astype(jnp.float32)))
+    return dx, dkernel.reshape(kernel.shape).astype(kernel.dtype)
+
+
+depthwise.defvjp(_depthwise_forward, _depthwise_backward)
 
 
 def _chunks(x: jax.Array, width: int) -> list[jax.Array]:

@@ -12,10 +12,12 @@ from flax import linen as nn
 
 from vit_jax import models
 from vit_jax.cost.flops import count
+from vit_jax.devices import hardware
 from vit_jax.models.layers import dense
 from vit_jax.models.layers.dense import ReduceDType, matmul, spread
 
 TOKENS, DIM = 512, 8
+TPU = hardware.Target("tpu", "TPU v5 lite")
 
 
 def draw(dtype: Any = jnp.bfloat16) -> tuple[jax.Array, ...]:
@@ -84,8 +86,10 @@ def trace(sums: ReduceDType | None, **fields: Any) -> Any:
     """Return the program of a ViT's gradient; None differentiates as jax does."""
     _, loss, args = model_and_loss(**fields)
     if sums is None:
-        return jax.make_jaxpr(jax.grad(loss))(*args)
-    with dense.summing_in(sums):
+        with hardware.tracing_for(TPU):
+            return jax.make_jaxpr(jax.grad(loss))(*args)
+    # A CPU turns some gradients: see below.
+    with dense.summing_in(sums), hardware.tracing_for(TPU):
         return jax.make_jaxpr(jax.grad(loss))(*args)
 
 
@@ -116,3 +120,25 @@ def test_no_policy_computes_a_matmul_more_often(remat: models.Remat) -> None:
 def printed(jaxpr: Any) -> str:
     """Return a program's text without the addresses of functions."""
     return re.sub(r"0x[0-9a-fA-FxX]+", "", str(jaxpr))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(128, 64), (64, 64), (64, 32)])
+def test_a_cpu_turns_the_gradient_of_wide_kernels_with_twice_the_inputs(
+    inputs: int, outputs: int
+) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (TOKENS, inputs), (inputs, outputs), (TOKENS, outputs)
+    x, kernel, dy = (jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True))
+
+    def gradient(x: jax.Array, kernel: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.vjp(matmul, x, kernel)[1](dy)
+
+    with dense.summing_in(ReduceDType.FLOAT32):
+        step = jax.jit(lambda *args: gradient(*args)).lower(x, kernel, dy)
+        with hardware.tracing_for(TPU):
+            other = jax.jit(lambda *args: gradient(*args)).lower(x, kernel, dy)
+    outside = jax.jit(lambda *args: gradient(*args)).lower(x, kernel, dy)
+    found = ["optimization_barrier" in each.as_text() for each in (step, other, outside)]
+    assert found == [(inputs, outputs) == (128, 64), False, False]
+    for got, want in zip(step.compile()(x, kernel, dy), (dy @ kernel.T, x.T @ dy), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

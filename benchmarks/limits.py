@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operations of XLA hold back the rows that are slower than timm: docs/benchmarks.md's list.
+
+A row's limit is the ratio of single operations, XLA's beside PyTorch's, measured on the same device
+by `benchmarks.cpu_operations`; the compiler decides there, not the model's code.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+
+_STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
+# The operations that take most of a model's time, by their names' form, and upstream's issue.
+_DECIDING = (
+    ("regnety", r"3x3 .* groups", "https://github.com/jax-ml/jax/issues/23713"),
+    ("resnet|bit|r26", r"3x3 on 56", ""),
+    ("", r"dense ", ""),
+)
+_SHOWN = 3
+
+Row = dict[str, Any]
+
+
+def slower(rows: list[Row]) -> list[Row]:
+    """Return the rows of models that are slower than timm, each beside its fastest form."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        is_peer = (row["peer"] or "").startswith("timm") and row["ratio"] is not None
+        if is_peer and _STEP.fullmatch(row["work"]):
+            found[row["work"]] = min(row, found.get(row["work"], row), key=lambda r: r["ratio"])
+    return [row for row in found.values() if row["ratio"] < 0.995]
+
+
+def limit(work: str, rows: list[Row]) -> str:
+    """Return the slowest of the operations that decide a row, and upstream's issue."""
+    is_step, model = " train " in work, work.split()[0]
+    _, form, issue = next(each for each in _DECIDING if re.match(each[0], model))
+    ratios = {
+        row["work"].removesuffix(" float32"): row["ratio"]
+        for row in rows
+        if re.match(form, row["work"]) and row["peer"] == "PyTorch"
+    }
+    chosen = sorted((r, name) for name, r in ratios.items() if is_step or "gradient" not in name)
+    texts = [f"{name}: {ratio:.2f}" for ratio, name in chosen[:_SHOWN]]
+    number = "#".join(issue.split("/")[-3::2])
+    return "; ".join(texts + ([f"[{number}]({issue})"] if issue and texts else []))
+
+
+def table(results: Path = record.RESULTS) -> str:
+    """Lay out the slower rows of every device with measured operations, each with its limit."""
+    lines = ["| row | device | ratio | by CPU seconds | limit |", "|---|---|--:|--:|---|"]
+    for path in sorted(results.glob("*-core*.json")):
+        content = json.loads(path.read_text())
+        for row in slower(content["rows"]):
+            text = limit(row["work"], content["rows"])
+            cpu = "" if row["cpu_ratio"] is None else f"{row['cpu_ratio']:.2f}"
+            cells = [row["work"], content["device"], f"{row['ratio']:.2f}", cpu, text]
+            if text:
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
