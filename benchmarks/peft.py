@@ -135,7 +135,7 @@ def compared(found: dict[str, Cost]) -> list[dict[str, Any]]:
             {
                 "way": way,
                 "trained": cost.trained,
-                "memory_mib": round(cost.planned / 2**20),
+                "memory_mib": round(cost.planned / 2**20) or None,
                 "checkpoint_mib": round(cost.checkpoint / 2**20),
                 "flops": round(cost.flops / full.flops, 3),
                 "time": [round(value, 3) for value in took],
@@ -152,7 +152,8 @@ def costs_table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for row in rows:
         took = "{:.2f} ({:.2f}-{:.2f})".format(*row["time"]) if row["time"] else ""
-        sizes = (f"{row[name]:,} MiB" for name in ("memory_mib", "checkpoint_mib"))
+        sizes = [row[name] for name in ("memory_mib", "checkpoint_mib")]
+        sizes = ["" if size is None else f"{size:,} MiB" for size in sizes]
         cells = [row["way"], f"{row['trained']:,}", *sizes, f"{row['flops']:.2f}", took]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -199,7 +199,7 @@ def _depthwise_backward(
     x, kernel = saved
     side, (rows, columns) = kernel.shape[0], dy.shape[1:3]
     (top, bottom), (left, right) = ([side - 1 - n for n in pad] for pad in pads)
-    dx = depthwise(dy, kernel[::-1, ::-1], ((top, bottom), (left, right)))
+    dx = jnp.asarray(depthwise(dy, kernel[::-1, ::-1], ((top, bottom), (left, right))))
     taps = list(itertools.product(range(side), repeat=2))
 
     def add(total: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
