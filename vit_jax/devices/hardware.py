@@ -92,9 +92,14 @@ def slow_dtype(dtype: str, field: str, *, training: bool = False) -> str:
     if dtype != "bfloat16" or target().platform != "cpu":
         return ""
     listed = _cpu_info()
-    if "amx_bf16" in listed or (not training and {"AuthenticAMD", "avx512_bf16"} <= listed):
+    if "amx_bf16" in listed or (not training and has_fast_bfloat16()):
         return ""
     return f"float32 is faster than bfloat16 on this CPU: {setting(f'{field}=float32')}"
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether the target is a CPU whose AVX512-BF16 does more FLOPs than its float32: AMD's."""
+    return target().platform == "cpu" and {"AuthenticAMD", "avx512_bf16"} <= _cpu_info()
 
 
 def _cpu_info() -> frozenset[str]:

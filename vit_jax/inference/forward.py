@@ -46,7 +46,6 @@ def _apply(
 ) -> Forward:
     module = models.create(model)
 
-    @dense.wide_products()
     def apply(variables: Any, image: Image, grids: Array | None = None) -> Output:
         image = jnp.asarray(image)
         if image.dtype.name not in (dtype, "uint8"):  # which shapes alone are asked for with
@@ -155,7 +154,19 @@ def of_batch(apply: Forward, variables: Any, batch: Mapping[str, Array | np.ndar
 
 @functools.lru_cache  # as `_apply`
 def _predict(apply: Forward, output: str) -> Predict:
+    apply = _here(apply)
     return lambda variables, batch: getattr(of_batch(apply, variables, batch), output)
+
+
+@functools.lru_cache  # as `_apply`
+def _here(apply: Forward) -> Forward:
+    """Return what this machine runs, in the products that it has; an export is for any."""
+
+    def run(*given: Any) -> Output:
+        with dense.wide_products():
+            return apply(*given)
+
+    return run
 
 
 def output_name(trained: Trained) -> str:
@@ -201,7 +212,7 @@ def _normal(image: Array, mean: Any, std: Any) -> Array:
 
 def make_forward(trained: Trained) -> Callable[[Image], Output]:
     """Return images -> Output, compiled for each batch size; the weights go to the device once."""
-    apply, variables = jax.jit(make_apply(trained)), jax.device_put(trained.variables)
+    apply, variables = jax.jit(_here(make_apply(trained))), jax.device_put(trained.variables)
     return lambda image: apply(variables, image)
 
 

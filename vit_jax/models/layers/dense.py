@@ -67,9 +67,10 @@ _wide: contextvars.ContextVar[bool] = contextvars.ContextVar("wide", default=Fal
 def wide_products() -> Iterator[None]:
     """Take products of bfloat16 in float32, and round them, in all that is traced inside.
 
-    The rounding is the same, and only the order of the sums is another. XLA's CPU backend has
-    kernels for bfloat16 that return float32 alone, of twice the speed where a CPU has AVX512-BF16
-    at full rate; for others it widens the operands. Training keeps its bits, and so does without.
+    That is on AMD's CPUs with AVX512-BF16, and none elsewhere. The rounding is the same, and only
+    the order of the sums is another. XLA's CPU backend has kernels for bfloat16 that return float32
+    alone, and widens the operands of others: there these have twice the speed, and on Intel's CPUs
+    two thirds (benchmarks/NOTES.md). Training keeps its bits, and so does without.
     """
     token = _wide.set(True)
     try:
@@ -117,7 +118,7 @@ def _product(subscripts: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _rounded(product: Callable[[dict[str, Any]], jax.Array], dtype: Any) -> jax.Array:
-    if not _wide.get() or dtype != jnp.bfloat16:
+    if dtype != jnp.bfloat16 or not _wide.get() or not hardware.has_fast_bfloat16():
         return product({})
     return product({"preferred_element_type": jnp.float32}).astype(dtype)
 

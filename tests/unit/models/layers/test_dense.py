@@ -7,16 +7,23 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.unit.inference.exported import images, trained
 from tests.unit.models.tiny import TINY
 from vit_jax import models
-from vit_jax.inference.forward import make_apply
+from vit_jax.devices import hardware
+from vit_jax.inference.forward import make_apply, make_predict
 from vit_jax.models import DType
 from vit_jax.models.layers import dense
 
 X = jax.random.normal(jax.random.key(0), (3, 64)).astype(jnp.bfloat16)
 KERNEL = jax.random.normal(jax.random.key(1), (64, 5))
+
+
+@pytest.fixture(autouse=True)
+def amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_cpu_info", lambda: frozenset(("AuthenticAMD", "avx512_bf16")))
 
 
 def narrow(program: object) -> list[str]:
@@ -44,10 +51,18 @@ def test_float32_is_left_alone() -> None:
     assert str(program) == str(jax.make_jaxpr(lambda *given: dense.matmul(*given))(wide, KERNEL))
 
 
-def test_a_forward_pass_asks_for_it_and_training_does_not() -> None:
+def test_other_cpus_keep_narrow_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_cpu_info", lambda: frozenset(("GenuineIntel", "avx512_bf16")))
+    with dense.wide_products():
+        assert narrow(jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL))
+
+
+def test_inference_here_asks_for_it_and_exports_and_training_do_not() -> None:
     model = trained(dataclasses.replace(TINY["vit"], dtype=DType.BFLOAT16))
     pixels = images(model)
-    assert not narrow(jax.make_jaxpr(make_apply(model))(model.variables, pixels))
+    predict = make_predict(model)
+    assert not narrow(jax.make_jaxpr(predict)(model.variables, {"image": pixels}))
+    assert narrow(jax.make_jaxpr(make_apply(model))(model.variables, pixels))
     module = models.create(model.model)
     step = jax.make_jaxpr(module.apply)(model.variables, jnp.asarray(pixels, jnp.float32))
     assert narrow(step)
