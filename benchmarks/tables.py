@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dense, digits, emoji, growth, naflex, record, referee, self_supervised
+from benchmarks import (
+    dense,
+    digits,
+    emoji,
+    growth,
+    naflex,
+    record,
+    referee,
+    self_supervised,
+    unlabelled_curves,
+)
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -143,7 +153,11 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         ),
         *(
             (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
-            for name, text in {**self_supervised.tables(), **referee.tables()}.items()
+            for name, text in {
+                **self_supervised.tables(),
+                **unlabelled_curves.tables(),
+                **referee.tables(),
+            }.items()
         ),
     ]
 
