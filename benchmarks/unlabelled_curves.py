@@ -197,7 +197,7 @@ def markdown(name: str, curves: Sequence[Mapping[str, Any]]) -> str:
 
 def tables(results: Path = record.RESULTS) -> dict[str, str]:
     """Return the table of each dataset."""
-    curves = read(results)["curves"]
+    curves = read(results).get("curves", {})
     return {f"{name}-curves": markdown(name, rows) for name, rows in curves.items() if rows}
 
 

@@ -60,16 +60,16 @@ def test_low_rank_changes_compute_what_they_do_merged(family: str) -> None:
     pattern = f"^({'|'.join(name for names in layers for name in names)})$"
     shapes = models.abstract(cfg)["params"]
     adapter = lora.adapt(lora.LoraConfig(pattern=pattern, rank=2, alpha=1.0), shapes, dense)
-    trained = jax.tree.map(np.asarray, adapter.init(params, jax.random.key(0)))
-    own = dict(trees.named_leaves(trained))
     rng = np.random.default_rng(1)
-    factors = {name: rng.standard_normal(own[name].shape, np.float32) for name in own}
-    own |= {name: value for name, value in factors.items() if name.endswith("/lora_b")}
+    factors = {
+        name: rng.standard_normal(leaf.shape, np.float32) if "/lora_" in name else kernels[name]
+        for name, leaf in trees.named_leaves(adapter.trained)
+    }
+    base = trees.map_named(lambda name, _: kernels[name], adapter.base)
     for name in changed:
-        a, b = own[f"{name}/lora_a"], own[f"{name}/lora_b"]
+        a, b = factors[f"{name}/lora_a"], factors[f"{name}/lora_b"]
         kernels[f"{name}/kernel"] = lora.merged(kernels[f"{name}/kernel"], a, b, 0.5)
-    base = trees.map_named(lambda name, _: dict(trees.named_leaves(params))[name], adapter.base)
-    joined = adapter.join(trees.nest(own), base)
+    joined = adapter.join(*jax.tree.map(jnp.asarray, (trees.nest(factors), base)))
     beside, merged = (
         run(cfg, {**variables, "params": p}, image, jax.random.key(0), False)[0].logits
         for p in (joined, trees.nest(kernels))
