@@ -108,7 +108,7 @@ own-images: $(VENV)/installed
 	$(RUN) -m benchmarks.own_images
 	$(RUN) -m benchmarks.tables
 
-# The tables and the picture of learning without labels: three seeds each, HOURS hours on two cores.
+# The tables and the picture of learning without labels: three seeds each, three hours on two cores.
 self-supervised: $(VENV)/installed
 	$(RUN) -m benchmarks.self_supervised
 	$(RUN) -m benchmarks.unlabelled_curves

@@ -209,15 +209,15 @@ def read(results: Path) -> dict[str, Any]:
 
 def panels(results: Path = record.RESULTS) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
     """Return the titles and curves of each panel, with those of `benchmarks.self_supervised`."""
-    before = self_supervised.read(results)
+    before, new = self_supervised.read(results), read(results).get("curves", {})
     found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for name, curves in read(results).get("curves", {}).items():
-        rows = before.get(name, {}).get("curves", [])
-        old = [
-            (self_supervised.OBJECTIVES[r["objective"]], r | {"arm": r["objective"]}) for r in rows
-        ]
-        found[name] = [*old, *((ARMS[name][row["arm"]].title, row) for row in curves)]
-    return {name: rows for name, rows in found.items() if rows}
+    for name, arms in ARMS.items():
+        for row in before.get(name, {}).get("curves", []):
+            title = self_supervised.OBJECTIVES[row["objective"]]
+            found.setdefault(name, []).append((title, row | {"arm": row["objective"]}))
+        for row in new.get(name, []):
+            found.setdefault(name, []).append((arms[row["arm"]].title, row))
+    return found
 
 
 def draw(contents: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]], path: Path) -> None:
@@ -239,7 +239,7 @@ def draw(contents: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]], path: 
         axes.set_title(TITLES[name], fontsize=10)
         axes.set_xlabel("step")
         axes.set_ylabel("kNN top-1, %")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, max(axes.get_ylim()[1], 20))  # a few points of chance stay small
         plots.legend(axes)
     for axes in found[len(contents) :]:
         axes.set_visible(False)
