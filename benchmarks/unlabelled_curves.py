@@ -224,7 +224,7 @@ def draw(contents: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]], path: 
     """Draw kNN top-1 by step: a line at the mean of the seeds, a band from lowest to highest."""
     columns = min(len(contents), 2)
     rows = -(-len(contents) // columns)
-    figure, found = plots.panels((4.6 * columns, 3.5 * rows), rows=rows, columns=columns, dpi=100)
+    figure, found = plots.panels((4.6 * columns, 4.0 * rows), rows=rows, columns=columns, dpi=100)
     for axes, (name, lines) in zip(found, contents.items(), strict=False):
         for title, row in lines:
             points = [[100 * top1 for top1 in column] for column in zip(*row["knn"], strict=True)]
@@ -240,7 +240,8 @@ def draw(contents: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]], path: 
         axes.set_xlabel("step")
         axes.set_ylabel("kNN top-1, %")
         axes.set_ylim(0, max(axes.get_ylim()[1], 20))  # a few points of chance stay small
-        plots.legend(axes)
+        # Below, where it covers no line.
+        plots.legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     for axes in found[len(contents) :]:
         axes.set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
