@@ -108,9 +108,10 @@ own-images: $(VENV)/installed
 	$(RUN) -m benchmarks.own_images
 	$(RUN) -m benchmarks.tables
 
-# The tables and the picture of learning without labels: three seeds each, under two hours on two cores.
+# The tables and the picture of learning without labels: three seeds each, three hours on two cores.
 self-supervised: $(VENV)/installed
 	$(RUN) -m benchmarks.self_supervised
+	$(RUN) -m benchmarks.unlabelled_curves
 	$(RUN) -m benchmarks.tables
 
 # The tables and the picture of every objective from one start for the same FLOPs: three seeds, an hour and a half on two

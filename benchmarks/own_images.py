@@ -32,6 +32,11 @@ def run(*words: str) -> float:
     return time.perf_counter() - start
 
 
+def draw(folder: Path) -> None:
+    """Write the glyphs: folders of classes, of image files of three formats."""
+    glyphs.write(folder, EACH, glyphs.draw_glyph, _FORMATS, np.random.default_rng(0))
+
+
 def train(method: str, place: Path, seeds: list[int], *flags: str) -> Row:
     """Train on the glyphs in `place` once per seed and measure the best checkpoint on test."""
     top1, seconds = [], []
@@ -57,8 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        rng = np.random.default_rng(0)
-        glyphs.write(place / "glyphs", EACH, glyphs.draw_glyph, _FORMATS, rng)
+        draw(place / "glyphs")
         backbone = place / "fractals"
         took = run("train", "--config=pretrain_fractals:small", f"--workdir={backbone}")
         print(f"pretrained on fractals in {took:.0f} s", file=sys.stderr)

@@ -23,9 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from benchmarks import digits, glyphs, record
 from benchmarks.digits import Row
 
-PICTURE = Path(__file__).parent.parent / "docs" / "images" / "self_supervised.png"
 OBJECTIVES = {"mpp": "MPP", "mae": "MAE", "dino": "DINO", "dinov2": "DINOv2"}
-_STYLES = {"mpp": "o:", "mae": "s-", "dino": "^--", "dinov2": "D-."}
 SCRATCH = "scratch"
 
 T = TypeVar("T")
@@ -107,7 +105,13 @@ def run(words: Sequence[str]) -> None:
     workdir.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{workdir}.log").open("a") as log:
         command = [sys.executable, "-m", "vit_jax", *words]
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    with _cpu(workdir).open("a") as file:
+        file.write(f"{used.ru_utime + used.ru_stime:.1f}\n")
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
     print(f"done: {' '.join(words)}", flush=True)
 
 
@@ -142,6 +146,15 @@ def side_by_side(work: Callable[[T], None], items: Sequence[T], count: int = 2) 
     with concurrent.futures.ThreadPoolExecutor(len(usable)) as pool:
         for _ in pool.map(pinned, items):
             pass
+
+
+def _cpu(workdir: Path) -> Path:
+    return Path(f"{workdir}.cpu_seconds")
+
+
+def cpu_seconds(workdir: Path) -> float:
+    """Return the CPU time of a run, all calls together, which no other work lengthens."""
+    return sum(map(float, _cpu(workdir).read_text().split()))
 
 
 def metrics(workdir: Path) -> list[dict[str, Any]]:
@@ -238,32 +251,6 @@ def read(results: Path) -> dict[str, dict[str, Any]]:
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
-def draw(contents: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw kNN top-1 by step: a line at the mean of the seeds, a band from lowest to highest."""
-    import matplotlib.pyplot as plt
-
-    size = (4 * len(contents) + 0.5, 3.2)
-    figure = plt.figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(contents), squeeze=False)[0]
-    for axes, (name, content) in zip(panels, contents.items(), strict=True):
-        for i, curve in enumerate(content["curves"]):
-            points = [[100 * top1 for top1 in column] for column in zip(*curve["knn"], strict=True)]
-            first, grey = curve["objective"], str(0.18 * i)
-            mean = [statistics.fmean(column) for column in points]
-            low, high = ([f(column) for column in points] for f in (min, max))
-            axes.fill_between(curve["steps"], low, high, color=grey, alpha=0.15, linewidth=0)
-            label = OBJECTIVES[first]
-            axes.plot(curve["steps"], mean, _STYLES[first], color=grey, label=label, markersize=4)
-        axes.set_title(name)
-        axes.set_xlabel("step")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    panels[0].set_ylabel("kNN top-1, %")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -271,7 +258,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--root", type=Path, default=Path("runs/unlabelled"))
     parser.add_argument("--out", type=Path, default=record.RESULTS)
-    parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args(argv)
     for name in args.studies:
         train(name, args.seeds, args.root)
@@ -281,7 +267,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         content = json.loads(path.read_text()) | {"curves": curves}
         path.write_text(json.dumps(content, indent=1) + "\n")
         print(markdown(content))  # `python -m benchmarks.tables` puts it on the page
-    draw(read(args.out), args.picture)
 
 
 if __name__ == "__main__":

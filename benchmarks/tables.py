@@ -22,6 +22,7 @@ from benchmarks import (
     referee,
     self_supervised,
     several_labels,
+    unlabelled_curves,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +169,11 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         ),
         *(
             (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
-            for name, text in {**self_supervised.tables(), **referee.tables()}.items()
+            for name, text in {
+                **self_supervised.tables(),
+                **unlabelled_curves.tables(),
+                **referee.tables(),
+            }.items()
         ),
     ]
 

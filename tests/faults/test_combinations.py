@@ -36,6 +36,7 @@ def test_draws_reach_every_option(scratch: Path) -> None:
             seen.setdefault(name, set()).add(str(value))
     families = {"ViTConfig", "SwinConfig", "MixerConfig", "CaiTConfig", "ConViTConfig"}
     families |= {"RegNetConfig", "ResNetConfig", "BiTConfig", "HybridConfig", "ConvNeXtConfig"}
+    families |= {"HieraConfig"}
     assert families <= seen["model.family"]
     kinds = {"Supervised", "Distill", "Mae", "MaskedPatch", "Dino"}
     assert {f"{kind}Config" for kind in kinds} <= seen["objective.family"]

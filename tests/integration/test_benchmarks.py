@@ -29,6 +29,7 @@ from benchmarks import (
     tables,
     train_step,
     turns,
+    unlabelled_curves,
 )
 from configs import finetune_digits, tenth_digits
 from tests.conftest import CACHE
@@ -328,6 +329,7 @@ def test_a_finished_run_is_not_run_again_and_a_failed_one_is_told(tmp_path):
     with pytest.raises(subprocess.CalledProcessError):
         self_supervised.run(words)
     assert "no_such_config" in (tmp_path / "run.log").read_text()
+    assert self_supervised.cpu_seconds(tmp_path / "run") > 0
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "finished.json").touch()
     self_supervised.run(words)
@@ -369,8 +371,60 @@ def test_self_supervision_is_read_from_logs_with_the_time_before_interruptions(t
     lines = self_supervised.markdown(content).splitlines()
     assert "| MAE, then augmented | 400 | 20.0 % | 20.0 | - | 12 |" in lines
     assert lines[-2:] == ["| MAE | 10 | 20.0 % | 20.0 | 15 |", "| DINO | 10 | 40.0 % | 40.0 | 15 |"]
-    self_supervised.draw({"glyphs": content}, tmp_path / "curves.png")
+
+
+@pytest.mark.parametrize("name", unlabelled_curves.ARMS)
+def test_every_curve_begins_at_step_0_of_the_run_that_a_user_would_start(name, tmp_path):
+    for arm in unlabelled_curves.ARMS[name]:
+        *before, words = unlabelled_curves.commands(name, arm, 3, tmp_path)
+        if name == "continued":  # its config is written from the run before it
+            (first,) = before
+            place = first[-1].removeprefix("--workdir=")
+            assert words[-2] == f"--config.init.weights=ckpt:{place}"
+            words = first
+            cfg = flags.read_config(["vit_jax train", *words[1:-1]])
+        else:
+            assert not before
+            cfg = flags.read_config(["vit_jax train", *words[1:-1]])
+            assert cfg.evals["features"].split == cfg.evals["knn"].split
+        config_lib.check(cfg)
+        assert cfg.seed == 3
+
+
+def test_curves_are_of_all_finished_seeds_and_what_was_not_run_again_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(unlabelled_curves.record, "device", lambda: "a device")
+    for seed, ends in ((0, (0.1, 0.3)), (4, (0.2, 0.5)), (5, ())):
+        place = unlabelled_curves.workdir("folder", "dino", seed, tmp_path)
+        rows = [
+            {"step": 9 * i, "knn/knn5": 0.7, "knn_ema/knn5": end, "features_ema/rank": 2.0 + i}
+            for i, end in enumerate(ends)
+        ]
+        _write(place, *rows)
+        Path(f"{place}.cpu_seconds").write_text("3.5\n4.5\n")
+        if ends:
+            (place / "finished.json").touch()
+    mae = {"arm": "mae", "seeds": [1], "steps": [0, 9], "knn": [[0.1, 0.2]], "rank": [[2.0, 3.0]]}
+    old = {"curves": {"folder": [{"arm": "dino"}, mae | {"cpu_seconds": [1.0]}]}}
+    content = unlabelled_curves.collect(old, tmp_path)
+    dino, kept = content["curves"]["folder"]
+    assert kept == old["curves"]["folder"][1]
+    assert dino == {
+        "arm": "dino",
+        "seeds": [0, 4],
+        "steps": [0, 9],
+        "knn": [[0.1, 0.3], [0.2, 0.5]],
+        "rank": [[2.0, 3.0], [2.0, 3.0]],
+        "cpu_seconds": [8.0, 8.0],
+        "student": [[0.7, 0.7], [0.7, 0.7]],
+    }
+    table = unlabelled_curves.markdown("folder", [dino, kept])
+    assert "| DINO | 9 | 15.0 % | 40.0 % | 30.0, 50.0 | 2.0 to 3.0 | 8 |" in table
+    out = tmp_path / "results"
+    out.mkdir()
+    (out / unlabelled_curves.FILE).write_text(json.dumps(content))
+    unlabelled_curves.draw(unlabelled_curves.panels(out), tmp_path / "curves.png")
     assert (tmp_path / "curves.png").is_file()
+    assert list(unlabelled_curves.tables(out)) == ["folder-curves"]
 
 
 def test_letters_are_drawn_alike_each_time_and_no_split_has_those_of_another(tmp_path):

@@ -17,8 +17,9 @@ import pytest
 from tests.refusals import refused_by
 from tests.unit.models.tiny import TINY
 from vit_jax import models, trees
-from vit_jax.models import ModelConfig
+from vit_jax.models import ModelConfig, lora
 
+CONVOLUTIONS = ("bit", "regnet", "resnet")  # of these the head alone is dense
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 
@@ -43,6 +44,39 @@ def run(cfg: ModelConfig, variables: Any, image: Any, key: Any, train: bool) -> 
     """Return the output and the new statistics."""
     apply = functools.partial(models.create(cfg).apply, train=train, mutable=["batch_stats"])
     return apply(variables, image, rngs={"dropout": key})
+
+
+@pytest.mark.parametrize("family", [family for family in TINY if family not in CONVOLUTIONS])
+def test_low_rank_changes_compute_what_they_do_merged(family: str) -> None:
+    cfg = TINY[family]
+    variables, image = draw(cfg), jnp.ones((1, *models.input_shape(cfg)))
+    with lora.dense_layers() as dense:
+        jax.eval_shape(lambda: models.create(cfg).apply(variables, image))
+    changed = {name for name in dense if not name.startswith("head")}
+    assert changed
+    params = variables["params"]
+    kernels = dict(trees.named_leaves(params))
+    layers = [trees.layer_names(f"{name}/kernel", kernels[f"{name}/kernel"]) for name in changed]
+    pattern = f"^({'|'.join(name for names in layers for name in names)})$"
+    shapes = models.abstract(cfg)["params"]
+    adapter = lora.adapt(lora.LoraConfig(pattern=pattern, rank=2, alpha=1.0), shapes, dense)
+    rng = np.random.default_rng(1)
+    factors = {
+        name: rng.standard_normal(leaf.shape, np.float32) if "/lora_" in name else kernels[name]
+        for name, leaf in trees.named_leaves(adapter.trained)
+    }
+    base = trees.map_named(lambda name, _: kernels[name], adapter.base)
+    for name in changed:
+        a, b = factors[f"{name}/lora_a"], factors[f"{name}/lora_b"]
+        kernels[f"{name}/kernel"] = lora.merged(kernels[f"{name}/kernel"], a, b, 0.5)
+    joined = adapter.join(*jax.tree.map(jnp.asarray, (trees.nest(factors), base)))
+    beside, merged = (
+        run(cfg, {**variables, "params": p}, image, jax.random.key(0), False)[0].logits
+        for p in (joined, trees.nest(kernels))
+    )
+    plain = run(cfg, variables, image, jax.random.key(0), False)[0].logits
+    np.testing.assert_allclose(beside, merged, rtol=1e-4, atol=1e-4)
+    assert np.abs(merged - plain).max() > 1e-2
 
 
 @pytest.fixture(scope="module", params=TINY)
