@@ -196,7 +196,7 @@ class Processes:
         count = loading.at_once + loading.prefetch + _UNDER_WAY
         room = shared.size_of(batches.arrays()) if isinstance(batches, Batches) else 0
         workers = range(loading.num_workers if room and shared.available() else 0)
-        self._places = [shared.Places(worker, room, count) for worker in workers]
+        self._places = [shared.BatchMemory(worker, room, count) for worker in workers]
         options = grain.ReadOptions(
             num_threads=loading.at_once, prefetch_buffer_size=loading.prefetch
         )
@@ -238,7 +238,7 @@ class _InWorker:
 
 
 # Of a worker process: the places of its batches, if it has any.
-_own: list[shared.Places] = []
+_own: list[shared.BatchMemory] = []
 
 
 def _close(iterators: list[Any], batches: BatchSource) -> None:
@@ -246,7 +246,9 @@ def _close(iterators: list[Any], batches: BatchSource) -> None:
     batches.close()
 
 
-def _start_worker(worker_index: int, worker_count: int, places: Sequence[shared.Places]) -> None:
+def _start_worker(
+    worker_index: int, worker_count: int, places: Sequence[shared.BatchMemory]
+) -> None:
     _own.extend(places[worker_index : worker_index + 1])
     # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job. The main
     # process decides what to finish: it may still want batches, and stops its workers itself.
