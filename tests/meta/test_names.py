@@ -98,7 +98,7 @@ REVIEWED = {
         data/sources/sharded/tar_index.py:_write: mkdir
         demo/page.py:write: read_text
         export/onnx_quantize.py:quantized: read_bytes
-        data/stream/shared.py:BatchMemory.__setstate__: open
+        data/stream/shared.py:Slots.__setstate__: open
         distill/cache.py:LogitCache._crc32: open
         distill/cache.py:LogitCache.reserve: open
         distill/cache.py:LogitCache.rows: memmap

@@ -3,26 +3,22 @@
 
 from __future__ import annotations  # a Python that is too old parses this file too
 
-import atexit
-import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from vit_jax.process import signals
+from vit_jax.process import garbage, signals
 
 _LEAST = (3, 11)
-_COLLECT_EVERY = 50_000  # objects; Python's search for cycles was a sixth of a warm start
 _PACKAGE = __name__.partition(".")[0]
 
 
 def begin() -> None:
     """Make Ctrl-C end the process in one line, and refuse a Python that is too old."""
     signals.end_at_once()
-    gc.set_threshold(_COLLECT_EVERY)
-    atexit.register(gc.freeze)  # at its end Python would look through a run's million objects
+    garbage.collect_seldom()
     if sys.version_info < _LEAST:
         has, needs = (".".join(map(str, version)) for version in (sys.version_info[:3], _LEAST))
         _refuse(

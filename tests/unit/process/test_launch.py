@@ -44,14 +44,6 @@ def test_main_of_a_module_is_returned() -> None:
     assert launch.load("vit_jax.cli.models") is models.main
 
 
-def test_a_start_seldom_looks_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch.signals, "end_at_once", lambda: None)
-    asked: list[int] = []
-    monkeypatch.setattr(launch.gc, "set_threshold", asked.append)
-    launch.begin()
-    assert asked == [50_000]
-
-
 def test_a_reader_that_has_enough_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ _Vary = Callable[[Any], Pixels]
 Reads = Mapping[int, concurrent.futures.Future[Example]]
 # Batches of a worker that are in a queue, or kept by who took them.
 _UNDER_WAY = 5
-_SMALL = 1 << 16  # bytes
+_SMALL = 1 << 16  # bytes of labels, which are quicker sent than put into memory of their own
 # Bytes in a batch for the message about an unreadable example.
 _REASON = 200
 # Most bytes of decoded images in a process: CIFAR's 50,000 images of 32x32 take 154 MB.
@@ -196,12 +196,9 @@ class Processes:
         count = loading.at_once + loading.prefetch + _UNDER_WAY
         room = shared.size_of(batches.arrays()) if isinstance(batches, Batches) else 0
         workers = range(loading.num_workers if room and shared.available() else 0)
-        self._places = [shared.BatchMemory(worker, room, count) for worker in workers]
-        options = grain.ReadOptions(
-            num_threads=loading.at_once, prefetch_buffer_size=loading.prefetch
-        )
+        self._places = [shared.Slots(worker, room, count) for worker in workers]
+        options = grain.ReadOptions(loading.at_once, loading.prefetch)
         dataset = grain.MapDataset.source(_InWorker(batches)).to_iter_dataset(options)
-        # Labels are quicker sent than put into memory of their own.
         few = grain.experimental.DatasetOptions(min_shm_size=_SMALL)
         dataset = grain.experimental.WithOptionsIterDataset(dataset, few).mp_prefetch(
             grain.MultiprocessingOptions(loading.num_workers, per_worker_buffer_size=1),
@@ -238,7 +235,7 @@ class _InWorker:
 
 
 # Of a worker process: the places of its batches, if it has any.
-_own: list[shared.BatchMemory] = []
+_own: list[shared.Slots] = []
 
 
 def _close(iterators: list[Any], batches: BatchSource) -> None:
@@ -246,9 +243,7 @@ def _close(iterators: list[Any], batches: BatchSource) -> None:
     batches.close()
 
 
-def _start_worker(
-    worker_index: int, worker_count: int, places: Sequence[shared.BatchMemory]
-) -> None:
+def _start_worker(worker_index: int, worker_count: int, places: Sequence[shared.Slots]) -> None:
     _own.extend(places[worker_index : worker_index + 1])
     # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job. The main
     # process decides what to finish: it may still want batches, and stops its workers itself.

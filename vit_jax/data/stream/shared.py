@@ -44,7 +44,7 @@ def available() -> bool:
     return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 
-class BatchMemory:
+class Slots:
     """Memory for some batches of one worker; can be pickled, for the worker.
 
     A byte for each place says whether it is taken: the worker sets it, the main process clears it.
@@ -162,7 +162,7 @@ def size_of(arrays: Sequence[tuple[tuple[int, ...], np.dtype]]) -> int:
     return sum(-(-size // _ALIGNED) * _ALIGNED for size in sizes)
 
 
-def opened(places: Sequence[BatchMemory], batch: Mapping[str, Any]) -> dict[str, Any]:
+def opened(places: Sequence[Slots], batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch with its arrays for their places; these are free when no view is left."""
     found, loans = {}, {}
     for key, value in batch.items():

@@ -12,11 +12,11 @@ SHAPES = [((3, 5, 5, 3), np.dtype(np.uint8)), ((3, 7), np.dtype(np.float32))]
 
 
 @pytest.fixture
-def places() -> shared.BatchMemory:
-    return shared.BatchMemory(0, shared.size_of(SHAPES), 2)
+def places() -> shared.Slots:
+    return shared.Slots(0, shared.size_of(SHAPES), 2)
 
 
-def sent(places: shared.BatchMemory, seed: int = 0) -> dict:
+def sent(places: shared.Slots, seed: int = 0) -> dict:
     """Do what a worker does, up to the queue."""
     own = pickle.loads(pickle.dumps(places))
     with own.taken() as room:
@@ -29,7 +29,7 @@ def sent(places: shared.BatchMemory, seed: int = 0) -> dict:
         return pickle.loads(pickle.dumps(own.packed(room, batch)))
 
 
-def test_a_batch_comes_back_as_it_was_made(places: shared.BatchMemory) -> None:
+def test_a_batch_comes_back_as_it_was_made(places: shared.Slots) -> None:
     message = sent(places)
     assert len(pickle.dumps(message)) < 1000  # the images stay where they are
     batch = shared.opened([places], message)
@@ -40,7 +40,7 @@ def test_a_batch_comes_back_as_it_was_made(places: shared.BatchMemory) -> None:
     np.testing.assert_array_equal(batch["label"], np.arange(3))
 
 
-def test_a_place_is_used_again_when_no_view_is_left(places: shared.BatchMemory) -> None:
+def test_a_place_is_used_again_when_no_view_is_left(places: shared.Slots) -> None:
     first = shared.opened([places], sent(places))
     view = first["b"][1:, ::2]
     kept = view.copy()
@@ -58,19 +58,19 @@ def test_a_place_is_used_again_when_no_view_is_left(places: shared.BatchMemory) 
     del second
 
 
-def fail(places: shared.BatchMemory) -> None:
+def fail(places: shared.Slots) -> None:
     with places.taken() as room:
         assert room is not None
         raise ValueError("broken")
 
 
-def test_a_batch_that_fails_gives_its_place_back(places: shared.BatchMemory) -> None:
+def test_a_batch_that_fails_gives_its_place_back(places: shared.Slots) -> None:
     for _ in range(5):
         with pytest.raises(ValueError, match="broken"):
             fail(places)
 
 
-def test_what_does_not_fit_travels_as_ever(places: shared.BatchMemory) -> None:
+def test_what_does_not_fit_travels_as_ever(places: shared.Slots) -> None:
     for _ in range(5):
         with places.taken() as room:
             assert room is not None
