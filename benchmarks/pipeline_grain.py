@@ -28,7 +28,8 @@ class Decode(grain.transforms.Map):
         """Return the fields of an example."""
         from tensorflow_datasets.proto import tf_example_pb2
 
-        fields = tf_example_pb2.Example.FromString(element).features.feature
+        messages: Any = tf_example_pb2
+        fields = messages.Example.FromString(element).features.feature
         image = DECODERS[self._decoder](fields["image"].bytes_list.value[0])
         return {"image": image, "label": np.asarray(fields["label"].int64_list.value[0])}
 
@@ -51,7 +52,9 @@ def make(
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
-    source = ArrayRecordDataSource([str(each) for each in Path(folder).rglob("*.array_record-*")])
+    source: Any = ArrayRecordDataSource(
+        [str(each) for each in Path(folder).rglob("*.array_record-*")]
+    )
     threads = max(1, 2 * num_cores() // max(workers, 1))
     # Its default, 500, is of images; here they are in batches.
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)

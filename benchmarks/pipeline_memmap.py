@@ -87,7 +87,7 @@ def _written(folder: Path, raw: bool) -> Path:
         for path in sorted((folder / "train").glob("*/*.jpg")):
             data = path.read_bytes()
             if raw:
-                pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+                pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
                 size = (_STORED_SIDE, _STORED_SIDE)
                 data = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA).tobytes()
             starts.append(starts[-1] + stream.write(data))

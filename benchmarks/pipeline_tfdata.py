@@ -102,8 +102,9 @@ def _array_records(folder: Path) -> Iterator[tuple[bytes, int]]:
     from tensorflow_datasets.proto import tf_example_pb2
 
     source = ArrayRecordDataSource([str(each) for each in folder.rglob("*.array_record-*")])
+    messages: Any = tf_example_pb2
     for index in np.random.permutation(len(source)).tolist():
-        fields = tf_example_pb2.Example.FromString(source[index]).features.feature
+        fields = messages.Example.FromString(source[index]).features.feature
         yield fields["image"].bytes_list.value[0], fields["label"].int64_list.value[0]
 
 

@@ -247,7 +247,8 @@ class _Moved:
 
     def find_spec(self, fullname, path=None, target=None):  # noqa: ANN001, ANN202
         new = _new_path(fullname)
-        return importlib.util.spec_from_loader(fullname, self, origin=new) if new else None
+        this: Any = self
+        return importlib.util.spec_from_loader(fullname, this, origin=new) if new else None
 
     def create_module(self, spec):  # noqa: ANN001, ANN202
         return None

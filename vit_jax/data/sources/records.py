@@ -42,6 +42,7 @@ from vit_jax.storage import files, foreign, remote
 from vit_jax.storage.files import cache_home
 
 # Ends of the intervals (low, high] of a distance.
+_messages: Any = tf_example_pb2  # whose classes are made when it is imported
 _PIXELS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 _METRES = (-100.0, 8.0, 20.0, 999.0)
 FEATURES, INFO = "features.json", "dataset_info.json"
@@ -351,7 +352,7 @@ class TfdsSource(Labelled):
         """
         try:
             record = self._records.data_source[index]
-            fields = tf_example_pb2.Example.FromString(record).features.feature
+            fields = _messages.Example.FromString(record).features.feature
             (image,) = fields[self._image].bytes_list.value
             (label,) = fields[self._plain_label].int64_list.value
         except Exception:  # as of `read`
