@@ -71,7 +71,7 @@ def child(folder: str, name: str, begin: float) -> None:
     _, turn = make(**settings, **_SIZES)
     again = time.perf_counter() - before
     turn()
-    # Of the second opening alone: the first one's workers are the first in the list.
+    # The workers of the second opening, whose numbers are higher than those of the first.
     children = [each.pid for each in multiprocessing.active_children() if each.pid]
     newest = sorted(children)[-record.num_cores() :]
     workers = [_memory(pid) for pid in newest]

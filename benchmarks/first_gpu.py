@@ -54,7 +54,8 @@ FAMILIES = (
     "vit_s14_dinov2",
     "vit_s16_dinov3",
 )
-# Of the networks that are compared: classes, images at once, and how exactly a device multiplies.
+# The networks that are compared have so many classes, see so many images at once, and multiply so
+# exactly on a device.
 CLASSES, IMAGES, PRECISION = 10, 2, "highest"
 # How far float32 at highest precision may be from the CPU's, relative to the largest value: twice
 # what goldens allow between two libraries on one CPU.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file of samples mapped into memory, as FFCV has it, as the other side of a comparison.
 
-FFCV itself needs OpenCV's and libjpeg-turbo's headers to be built and was last released in 2023.
-What it does is done here in Python: samples one behind the other in a file that is mapped, an order
-anew every epoch, threads that decode straight into the rows of a batch, batches ahead. Nothing else
-is done: no error is caught, no example named, nothing follows from a seed.
+FFCV itself could not be built by pip here. What it does is done in Python: samples one behind the
+other in a file that is mapped, an order anew every epoch, threads that decode straight into the
+rows of a batch, batches ahead. Nothing else is done: no error is caught, no example named, nothing
+follows from a seed.
 """
 
 import collections

@@ -69,9 +69,11 @@ def ours(model: ModelConfig) -> Made:
     return _served(served, "/predict")
 
 
-def timm(model: ModelConfig, threads: int, wait_policy: str, compiled: bool = False) -> Made:
+def timm(
+    model: ModelConfig, threads: int, wait_policy: str, mkl: bool = False, compiled: bool = False
+) -> Made:
     """Serve timm's model by a route that reads by Pillow and timm's own transform."""
-    torch, _ = step_timm.start(threads, wait_policy)
+    torch, _ = step_timm.start(threads, wait_policy, mkl)
     net = step_timm.create(model, "").eval()
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool

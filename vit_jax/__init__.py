@@ -247,7 +247,7 @@ class _Moved:
 
     def find_spec(self, fullname, path=None, target=None):  # noqa: ANN001, ANN202
         new = _new_path(fullname)
-        this: Any = self
+        this: Any = self  # no class of importlib.abc, whose import takes as long as all else here
         return importlib.util.spec_from_loader(fullname, this, origin=new) if new else None
 
     def create_module(self, spec):  # noqa: ANN001, ANN202

@@ -169,7 +169,8 @@ def make_words_answer(trained: Trained, pair: "Pair") -> Callable[..., Reply]:
     from vit_jax.evals import zero_shot  # late: most models have no texts
     from vit_jax.inference import image_text, pairs
 
-    look = saliency.make_saliency(trained)
+    trained = dataclasses.replace(trained, variables=jax.device_put(trained.variables))
+    look, forward = saliency.make_saliency(trained), make_forward(trained)
     templates = zero_shot.templates("photo")
 
     def embed(texts: Sequence[str]) -> np.ndarray:
@@ -184,16 +185,18 @@ def make_words_answer(trained: Trained, pair: "Pair") -> Callable[..., Reply]:
     def answer(
         view: Num[np.ndarray, "H W C"], words: tuple[str, ...], *, picture: bool = True
     ) -> Reply:
-        output, heat = look(jnp.asarray(view[None]))
+        output, heat = look(jnp.asarray(view[None])) if picture else (forward(view[None]), None)
         image = np.asarray(pairs.embed_features(pair, output.features))
         chances = image_text.probabilities(pair, image, vectors(words))[0]
         order = np.argsort(-chances, kind="stable")
         found = [(terminal(words[k]), float(chances[k])) for k in order]
-        if not picture:
+        if heat is None:
             return Reply(found, None)
         return Reply(found, overlay(_enlarge(views.picture(trained, view)), np.asarray(heat)[0]))
 
-    answer(np.zeros((*trained.image_size, trained.channels), trained.dtype), ("a",))
+    for picture in (True, False):
+        view = np.zeros((*trained.image_size, trained.channels), trained.dtype)
+        answer(view, ("a",), picture=picture)
     return answer
 
 

@@ -188,14 +188,12 @@ def _apply(equation: Any, operands: list[Any]) -> list[Any]:
     operands = [*map(onnx_delayed.whole, operands)]
     if name == "pad":
         return [_pad(operands[0], operands[1], params["padding_config"])]
-    found = None
+    if name == "reduce_window_max":
+        return [onnx_nodes.max_pool(operands[0], params)]
     if name == "slice" and onnx_nodes.traced(*operands):
         found = onnx_nodes.slice_of(operands[0], params)
-    elif name == "reduce_window_max":
-        found = onnx_nodes.max_pool(operands[0], params)
-        found = _max_pool(operands[0], params) if found is None else found
-    if found is not None:
-        return [found]
+        if found is not None:
+            return [found]
     known = all(isinstance(size, int) for shape in shapes for size in shape)
     now = known and not onnx_nodes.traced(*operands)
     with jax.ensure_compile_time_eval() if now else contextlib.nullcontext():
@@ -259,23 +257,3 @@ def _extended(x: jax.Array, axis: int, before: int, after: int, fill: Any) -> ja
     if not before and not after:
         return x
     return jax.lax.concatenate([*border(before), x, *border(after)], axis)
-
-
-def _max_pool(x: jax.Array, params: dict[str, Any]) -> jax.Array:
-    # The converter's own has a window over batch and channels too, which ONNX Runtime refuses. The
-    # maximum over a rectangle is that over its columns of that over its rows.
-    if set(params["base_dilation"]) | set(params["window_dilation"]) != {1}:
-        raise NotImplementedError("dilated pooling")
-    sizes = zip(
-        params["window_dimensions"], params["window_strides"], params["padding"], strict=True
-    )
-    for axis, (window, stride, (before, after)) in enumerate(sizes):
-        x = _extended(x, axis, int(before), int(after), -jnp.inf)
-        if window == 1 and stride == 1:
-            continue
-        last = (x.shape[axis] - window) // stride * stride
-        parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis=axis) for i in range(window)]
-        x = parts[0]
-        for part in parts[1:]:
-            x = jax.lax.max(x, part)
-    return x

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays whose nodes are not written yet, since those that read them may need fewer.
 
-A broadcast is none for an elementwise operation, which broadcasts itself. Of several reshapes the
-last counts. A product with weights takes up the constants that scale and shift its channels, such
-as a BatchNorm's; ONNX Runtime then runs it as one operation.
+An elementwise operation broadcasts by itself and needs no broadcast before it. Where several
+reshapes follow each other, the last one is enough. A product with weights takes up the constants
+that scale and shift its channels, such as a BatchNorm's; ONNX Runtime then runs it as one
+operation.
 """
 
 import math
@@ -303,7 +304,7 @@ def _write(product: Product) -> Any:
     if product.conv is not None:
         return _convolution(product.x, kernel, bias, product.shape, *product.conv)
     if product.scaled and len(product.shape) == 4:
-        # Of a network of convolutions, whose other ones need channels first.
+        # A 1x1 convolution between others, which need the channels first as well.
         maps = whole(reshape(product.x, (*product.shape[:3], kernel.shape[0])))
         pointwise = (1, 1), ((0, 0), (0, 0)), 1
         return _convolution(maps, kernel[None, None], bias, product.shape, *pointwise)

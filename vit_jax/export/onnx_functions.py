@@ -61,19 +61,19 @@ def _softmax(operands: Sequence[Any], jaxpr: Any) -> Any:
 
 # Functions with gradients of their own, by name and file; these see each row alone.
 _BY_ROW: dict[tuple[str, str], Callable[[Sequence[Any], Any], Any]] = {
-    ("normalize", "layers/norm.py"): _layer_norm,
-    ("_gelu_tanh", "layers/mlp.py"): functools.partial(_gelu, approximate="tanh"),
-    ("_gelu_erf", "layers/mlp.py"): functools.partial(_gelu, approximate="none"),
-    ("_softmax", "nn/functions.py"): _softmax,
-    ("relu", "nn/functions.py"): _relu,
+    ("normalize", "vit_jax/models/layers/norm.py"): _layer_norm,
+    ("_gelu_tanh", "vit_jax/models/layers/mlp.py"): functools.partial(_gelu, approximate="tanh"),
+    ("_gelu_erf", "vit_jax/models/layers/mlp.py"): functools.partial(_gelu, approximate="none"),
+    ("_softmax", "jax/_src/nn/functions.py"): _softmax,
+    ("relu", "jax/_src/nn/functions.py"): _relu,
 }
-_OTHERS = {("_keeping", "layers/attention.py"): _attention}
+_OTHERS = {("_keeping", "vit_jax/models/layers/attention.py"): _attention}
 
 
 def function(jaxpr: Any) -> Callable[[Sequence[Any]], Any] | None:
-    """Return what writes a function of the model as one or few nodes, or None.
+    """Return what writes a function of the model as one or few nodes; None for other functions.
 
-    Of operands that it does not fit it returns None.
+    It returns None itself where it does not fit the operands.
     """
     name, _, place = jaxpr.debug_info.func_src_info.partition(" at ")
     for (known, file), write in {**_BY_ROW, **_OTHERS}.items():

@@ -50,7 +50,7 @@ def node(
 
 @functools.cache
 def register() -> None:
-    """Tell the converter how to write a node."""
+    """Teach the converter what to write for the primitive of `node`; the first call does it."""
     from jax2onnx.plugins import plugin_system  # pyright: ignore[reportMissingImports]
 
     class Node(plugin_system.PrimitiveLeafPlugin):
@@ -94,14 +94,19 @@ def slice_of(x: Any, params: dict[str, Any]) -> Any:
 
 
 def max_pool(x: Any, params: dict[str, Any]) -> Any:
-    """Pool the two middle axes of images; None where other axes are pooled."""
+    """Pool the two middle axes of images.
+
+    The converter's own has a window over batch and channels too, which ONNX Runtime refuses.
+
+    Raises NotImplementedError: other axes are pooled, or windows have gaps.
+    """
     window, strides, padding = (
         params[name] for name in ("window_dimensions", "window_strides", "padding")
     )
     dilated = set(params["base_dilation"]) | set(params["window_dilation"]) != {1}
     outer = [(window[axis], strides[axis], *padding[axis]) for axis in (0, -1)]
     if x.ndim != 4 or dilated or outer != [(1, 1, 0, 0)] * 2:
-        return None
+        raise NotImplementedError("max-pooling of other axes than an image's, or dilated")
     height, width = (
         (x.shape[axis] + sum(padding[axis]) - window[axis]) // strides[axis] + 1 for axis in (1, 2)
     )

@@ -233,7 +233,7 @@ def _predicted(
 
 
 def _table(images: Sequence[str], names: Sequence[str], errors: Mapping[int, str]) -> bytes:
-    """Say by which name each image has its files in the folder, or why it has none."""
+    """Return the CSV of all images: the file, the name of what was written for it, the error."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("file", "name", "error"))

@@ -85,7 +85,8 @@ def test_norms_gelu_and_softmax_are_one_node_each() -> None:
     # Nothing of what they are made of is left, and one shape is computed: that of the class token.
     assert not found.keys() & {"ReduceSum", "Sqrt", "Erf", "Exp", "ReduceMax"}
     assert found["Shape"] <= 1
-    # Of the patches; q, k and v, two of attention, its output, two of the MLP; the head.
+    # Each block has eight: q, k, v, two inside attention, its output, two in the MLP. The others
+    # are those of the patches and of the head.
     assert found["MatMul"] == cfg.depth * 8 + 2
     assert not found["Slice"], "q, k and v are not cut apart"
 

@@ -66,9 +66,11 @@ def read_file(path: str | Path) -> bytes:
         raise ValueError(_TOO_LONG.format(MAX_BYTES >> 20))
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object takes twice the time
     try:
-        data = os.read(file, status.st_size)
-        while len(data) < status.st_size and (more := os.read(file, status.st_size)):
-            data += more  # of a file system that gives less at once
+        data = os.read(file, status.st_size + 1)
+        while more := os.read(
+            file, 1 << 20
+        ):  # some file systems give less at once, or tell no size
+            data += more
         return data
     finally:
         os.close(file)

@@ -234,7 +234,7 @@ class _InWorker:
             return batch if room is None else _own[0].packed(room, batch)
 
 
-# Of a worker process: the places of its batches, if it has any.
+# In a worker process: the places of its batches, if there are any.
 _own: list[shared.Slots] = []
 
 

@@ -4,8 +4,8 @@
 Grain gives each array of each batch memory of its own, which the kernel first has to clear and to
 map: a fifth of a worker's time. Here the main process has some memory for a few batches of each
 worker, and a batch whose arrays are gone leaves its place to another. The memory has no name, and
-is gone with the processes, however they end. Where a system has no such memory (`available`), or no
-place is free, arrays travel as Grain has it.
+is gone with the processes, however they end. Where a system has no such memory (`available`), a
+worker may not open it, or no place is free, arrays travel as Grain has it.
 """
 
 import contextlib
@@ -68,7 +68,11 @@ class Slots:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-        file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # a process that has changed its user: no place is ever free
+            self._count, self._memory = 0, np.zeros(0, np.uint8)
+            return
         self._map(file)
         os.close(file)
 

@@ -70,7 +70,7 @@ def wide_products() -> Iterator[None]:
     That is on AMD's CPUs with AVX512-BF16, and none elsewhere. The rounding is the same, and only
     the order of the sums is another. XLA's CPU backend has kernels for bfloat16 that return float32
     alone, and widens the operands of others: there these have twice the speed, and on Intel's CPUs
-    two thirds (benchmarks/NOTES.md). Training keeps its bits, and so does without.
+    two thirds (benchmarks/NOTES.md). Training does without, and so keeps its bits.
     """
     token = _wide.set(True)
     try:
@@ -157,7 +157,8 @@ def _is_turned(x: Float[Array, "T I"], kernel: Float[Array, "I O"]) -> bool:
     """Return whether a kernel's gradient is computed as its transpose.
 
     With twice the inputs x^T dy takes XLA for CPUs 1.3 to 2.1 times as long as dy^T x. The bits are
-    the same on one thread, and on two unless the outputs are few: then threads share the tokens.
+    the same on one and two threads. With four or more, threads share the tokens where outputs are
+    few (64 to 128), and last bits differ.
     """
     inputs, outputs = kernel.shape
     wide = x.dtype == jnp.float32 and inputs >= 2 * outputs >= 128

@@ -70,6 +70,17 @@ def test_a_batch_that_fails_gives_its_place_back(places: shared.Slots) -> None:
             fail(places)
 
 
+def test_a_worker_that_may_not_open_it_has_no_place(
+    places: shared.Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str, flags: int) -> int:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(shared.os, "open", refused)
+    with pickle.loads(pickle.dumps(places)).taken() as room:
+        assert room is None
+
+
 def test_what_does_not_fit_travels_as_ever(places: shared.Slots) -> None:
     for _ in range(5):
         with places.taken() as room:

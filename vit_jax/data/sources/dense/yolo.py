@@ -51,7 +51,9 @@ def _find(
     listing = list_all(root)
     texts = {path for _, path in listing.others if path.endswith(".txt")}
     facts, said = _yaml(root, where, file)
-    lists = {path for path in texts if path.rpartition("/")[2] == CLASSES}
+    # An image classes.jpg has its labels in a file of the same name.
+    unread = texts - {_label_path(path) for path in listing.images}
+    lists = {path for path in unread if path.rpartition("/")[2] == CLASSES}
     names = _names(root, where, facts, said, lists)
     folders = _folders(facts, said, where)
     items, labels, left_out = [], [], []

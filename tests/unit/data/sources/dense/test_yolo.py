@@ -77,8 +77,12 @@ def test_classes_are_listed_among_the_labels_too(tmp_path: Path) -> None:
         (root / "train/labels/classes.txt").write_text("bee\nant\n")
         (root / "valid/labels/classes.txt").write_text(others)
     root = tmp_path / "same"
+    (root / "classes.txt").write_text("bee\nant\n")
+    Image.new("RGB", (40, 20)).save(root / "valid/images/classes.png")
+    (root / "valid/labels/classes.txt").write_text(BOX)  # those of that image
     source = data.open_source(f"yolo:{root}", split="train")
     assert source.class_names == ("bee", "ant")
+    assert account(source).used == {"train": 4, "valid": 3}
     assert not [line for line in account(source).notes if "no image" in line]
     told = "train/labels/classes.txt and valid/labels/classes.txt name other classes"
     with pytest.raises(UserError, match=told):
