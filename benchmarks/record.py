@@ -92,6 +92,24 @@ def _processor() -> str:
     return " ".join(name.split()) or "cpu"
 
 
+def head(root: Path = RESULTS.parents[1]) -> str | None:
+    """Name what is measured: the last commit of `vit_jax/`, "+" behind it where files differ.
+
+    Commits of documents and of benchmarks alone leave it as it is, so that rows of two machines
+    can say that they are of one program. None outside of a checkout.
+    """
+
+    def git(*args: str) -> str:
+        command = ["git", "-C", str(root), *args, "--", "vit_jax"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        commit = git("log", "-1", "--format=%h", "--abbrev=10")
+        return (commit + "+" * bool(git("status", "--porcelain"))) or None
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def file_of(directory: Path, name: str) -> Path:
     """Return the JSON file of a device: "AMD EPYC 7B13, 2 cores" -> amd-epyc-7b13-2-cores.json."""
     return directory / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
@@ -114,7 +132,8 @@ def save(
     path = file_of(directory, device_name)
     old: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     today = datetime.date.today().isoformat()
-    new = {(row.work, row.peer): {**_rounded(row), "date": today} for row in rows}
+    measured = {"date": today, "head": head()}
+    new = {(row.work, row.peer): {**_rounded(row), **measured} for row in rows}
     # A row without a peer says nothing that one with a peer does not.
     replaced = new.keys() | {(row.work, None) for row in rows}
     kept = [r for r in old.get("rows", []) if (r["work"], r["peer"]) not in replaced]
