@@ -6,6 +6,7 @@ python -m benchmarks.tables
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,17 @@ def markdown(device: str, rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def heads(rows: Rows) -> str:
+    """Say of which commits of the package rows are; nothing where none of them says it."""
+    counts = Counter(row.get("head") for row in rows).most_common()
+    if set(dict(counts)) == {None}:
+        return ""
+    if len(counts) == 1:
+        return f"All rows are of the package at `{counts[0][0]}`."
+    named = [f"`{name}` ({n}" if name else f"not noted ({n}" for name, n in counts]
+    return f"The package's commits: {named[0]} rows), {'), '.join(named[1:])})."
+
+
 def _ratio(row: dict[str, Any]) -> str:
     if row["ratio"] is None:
         return ""
@@ -112,9 +124,11 @@ def tables(results: Path = record.RESULTS) -> str:
         if path.name != "compile.json"  # docs/scale.md's: nothing of it was run
     ]
     return "\n\n".join(
-        markdown(content["device"], content["rows"])
+        text
         for content in contents
         if "work" in content.get("rows", [{}])[0]  # a row a work and peer
+        for text in (markdown(content["device"], content["rows"]), heads(content["rows"]))
+        if text
     )
 
 

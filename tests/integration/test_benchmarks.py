@@ -45,7 +45,7 @@ def _rows(directory: Path) -> list[dict]:
     content = json.loads(path.read_text())
     assert {"device", "versions", "date", "rows"} == set(content)
     assert "jax" in content["versions"]
-    fields = {field.name for field in dataclasses.fields(record.Row)} | {"date"}
+    fields = {field.name for field in dataclasses.fields(record.Row)} | {"date", "head"}
     for row in content["rows"]:
         assert set(row) == fields
         assert row["ours"] > 0
@@ -151,6 +151,31 @@ def test_a_cpu_is_named_with_its_cores(listed, named, tmp_path, monkeypatch):
     assert record.device() == f"{named}, 1 core"
     monkeypatch.setattr(record, "num_cores", lambda: 2)
     assert record.device() == f"{named}, 2 cores"
+
+
+def test_a_row_says_the_commit_of_the_package_it_measured(tmp_path, monkeypatch):
+    def commit(file: str) -> None:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(file)
+        git("add", ".")
+        git("-c", "user.name=n", "-c", "user.email=e@e", "commit", "-qm", file)
+
+    def git(*args: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *args], check=True)
+
+    assert record.head(tmp_path) is None
+    git("init", "-q")
+    commit("vit_jax/a.py")
+    first = record.head(tmp_path)
+    commit("docs/page.md")
+    assert record.head(tmp_path) == first and first
+    (tmp_path / "vit_jax" / "a.py").write_text("changed")
+    assert record.head(tmp_path) == f"{first}+"
+    commit("vit_jax/b.py")
+    assert record.head(tmp_path) not in (first, f"{first}+")
+    monkeypatch.setattr(record, "head", lambda: first)
+    rows = [record.Row(work="a", unit="s", ours=1.0)]
+    assert [row["head"] for row in _rows(record.save(rows, tmp_path / "o", "cpu").parent)] == [first]
 
 
 def test_rows_are_merged_by_work_and_peer(tmp_path):
@@ -284,6 +309,14 @@ def test_a_table_has_training_beside_forward_and_marks_no_peer():
     assert lines[3] == "| vit_s16 | 1 float32 | p |  | 0.50 (0.40-0.60) |"
     assert lines[4] == ""
     assert lines[-1] == "| w | 1 ms |  |  |  |"
+
+
+def test_a_table_says_which_commits_its_rows_are_of():
+    assert tables.heads([{}, {"head": None}]) == ""
+    assert tables.heads([{"head": "a"}, {"head": "a"}]) == "All rows are of the package at `a`."
+    assert tables.heads([{"head": "b"}, {"head": "a"}, {}, {"head": "a"}]) == (
+        "The package's commits: `a` (2 rows), `b` (1), not noted (1)."
+    )
 
 
 def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
