@@ -57,6 +57,14 @@ CASES: dict[str, Product | Convolution] = {
 }
 
 
+def flops(case: Product | Convolution) -> int:
+    """Return the floating point operations of a case, a multiplication with its addition as two."""
+    if isinstance(case, Product):
+        return 2 * case.tokens * case.inputs * case.outputs
+    fan_in = 9 * case.channels // case.groups
+    return 2 * case.batch * case.side**2 * fan_in * case.channels
+
+
 def arrays(case: Product | Convolution) -> dict[str, np.ndarray]:
     """Return x, w (in JAX's layout) and dy of a case, float32."""
     if isinstance(case, Product):

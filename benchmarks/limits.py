@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which operations of XLA hold back the rows that are slower than timm: docs/benchmarks.md's list.
 
-A row's limit is the ratio of single operations, XLA's beside PyTorch's, measured on the same device
-by `benchmarks.cpu_operations`; the compiler decides there, not the model's code.
+A row's limit is what single operations reach, XLA's beside PyTorch's, measured on the same device
+by `benchmarks.cpu_operations`; the compiler decides there, not the model's code. PyTorch's GFLOP/s
+are the roof: what the processor is known to do on the same arrays.
 """
 
 import json
@@ -10,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import cpu_operations, record
 
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # The operations that take most of a model's time, by their names' form, and upstream's issue.
@@ -35,16 +36,28 @@ def slower(rows: list[Row]) -> list[Row]:
 
 
 def limit(work: str, rows: list[Row]) -> str:
-    """Return the slowest of the operations that decide a row, and upstream's issue."""
+    """Return the slowest of the operations that decide a row, and upstream's issue.
+
+    Each has its ratio, and the GFLOP/s of XLA and of PyTorch.
+    """
     is_step, model = " train " in work, work.split()[0]
     _, form, issue = next(each for each in _DECIDING if re.match(each[0], model))
-    ratios = {
-        row["work"].removesuffix(" float32"): row["ratio"]
-        for row in rows
-        if re.match(form, row["work"]) and row["peer"] == "PyTorch"
-    }
-    chosen = sorted((r, name) for name, r in ratios.items() if is_step or "gradient" not in name)
-    texts = [f"{name}: {ratio:.2f}" for ratio, name in chosen[:_SHOWN]]
+    chosen = sorted(
+        (
+            row
+            for row in rows
+            if re.match(form, row["work"])
+            and row["peer"] == "PyTorch"
+            and (is_step or "gradient" not in row["work"])
+        ),
+        key=lambda row: row["ratio"],
+    )
+    texts = []
+    for row in chosen[:_SHOWN]:
+        name = row["work"].removesuffix(" float32")
+        gflops = cpu_operations.flops(cpu_operations.CASES[name]) / 1e9
+        ours, peer = (row[key] * gflops for key in ("ours", "peer_value"))
+        texts.append(f"{name}: {row['ratio']:.2f} ({ours:.0f} of {peer:.0f} GFLOP/s)")
     number = "#".join(issue.split("/")[-3::2])
     return "; ".join(texts + ([f"[{number}]({issue})"] if issue and texts else []))
 
