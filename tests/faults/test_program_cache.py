@@ -38,7 +38,8 @@ def test_cut_and_changed_programs(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     expected = losses(tmp_path / "one", cache)
     programs = sorted(cache.glob("*-cache"))
-    assert len(programs) > 1 and any("train_step" in path.name for path in programs)
+    assert len(programs) > 1
+    assert any("train_step" in path.name for path in programs)
     for i, path in enumerate(programs):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 255

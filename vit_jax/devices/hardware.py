@@ -97,6 +97,12 @@ def slow_dtype(dtype: str, field: str, *, training: bool = False) -> str:
     return f"float32 is faster than bfloat16 on this CPU: {setting(f'{field}=float32')}"
 
 
+def num_cores() -> int:
+    """Return how many of this machine's cores the process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def has_fast_bfloat16() -> bool:
     """Whether the target is a CPU whose AVX512-BF16 does more FLOPs than its float32: AMD's."""
     return target().platform == "cpu" and {"AuthenticAMD", "avx512_bf16"} <= _cpu_info()

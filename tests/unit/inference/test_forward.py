@@ -3,11 +3,13 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from vit_jax import data, models
+from vit_jax.devices import hardware
 from vit_jax.inference import forward
 from vit_jax.inference.forward import make_apply, make_predict, probabilities
 from vit_jax.inference.trained import Trained, Tta
@@ -58,3 +60,30 @@ def test_the_mean_is_that_of_the_probabilities(loss: Loss, monkeypatch: pytest.M
     each = [probabilities(np.array([pair], np.float32), loss) for pair in ([2, 0], [3, 1])]
     np.testing.assert_allclose(probabilities(found, loss), sum(each) / 2, rtol=1e-5)
     np.testing.assert_array_equal(make_apply(flipped)({}, image).features, [[2, 0]])
+
+
+def test_a_cpus_core_takes_eight_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "num_cores", lambda: 3)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    assert forward._piece() == 24
+    monkeypatch.setattr(jax, "device_count", lambda: 2)  # each has its own share of a batch
+    assert forward._piece() is None
+
+
+def test_pieces_of_a_batch_and_what_is_left_give_what_the_batch_gives() -> None:
+    seen = []
+
+    def apply(image: jax.Array, grids: jax.Array) -> models.Output:
+        seen.append(len(image))
+        rows = image.mean((1, 2)) + grids
+        return models.Output(logits=rows, features=None, tokens=image[:, 0], aux={"a": rows * 2})
+
+    images = jax.random.normal(jax.random.key(1), (11, 4, 4, 2))
+    grids = jnp.arange(22.0).reshape(11, 2)
+    expected = apply(images, grids)
+    for count, sizes in ((11, [4, 3]), (8, [4]), (4, [4]), (3, [3])):
+        seen.clear()
+        found = forward._in_pieces(apply, (images[:count], grids[:count]), 4)
+        assert sorted(set(seen), reverse=True) == sizes
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other[:count], atol=1e-6)

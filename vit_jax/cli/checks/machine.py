@@ -84,6 +84,7 @@ def devices() -> Finding:
     """List jax's devices, and compare them with the machine's plugins and device files."""
     import jax
 
+    from vit_jax.devices import hardware
     from vit_jax.process import startup
 
     plugins = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
@@ -94,9 +95,7 @@ def devices() -> Finding:
     unused = judge_devices(sorted(plugins), startup.device_files(), seen, platforms)
     kinds = collections.Counter(device.device_kind for device in here)
     text = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use
-    cores = len(affinity(0)) if affinity else os.cpu_count()
-    return unused or Finding(OK, f"{text}; {cores} CPU cores")
+    return unused or Finding(OK, f"{text}; {hardware.num_cores()} CPU cores")
 
 
 def judge_devices(

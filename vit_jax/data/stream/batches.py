@@ -34,6 +34,7 @@ from vit_jax.data.sources.captions import Tokenized, drawn
 from vit_jax.data.sources.partition import full_name
 from vit_jax.data.stream import shared
 from vit_jax.data.stream.transform import Draw, Loaded, Pixels, View, draws
+from vit_jax.devices import hardware
 from vit_jax.errors import DataError, UserError
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
@@ -87,7 +88,7 @@ def choose(
 
     Raises RemoteError: the bucket cannot be read.
     """
-    cores, far = _cores(), is_remote(source)
+    cores, far = hardware.num_cores(), is_remote(source)
     if far and not num_workers and not num_threads and cores > _CORES_OF_A_PROCESS:
         num_workers = cores // _CORES_OF_A_PROCESS
     tiny = sum(math.prod(view.shape) for view in views.values()) <= _TINY
@@ -98,11 +99,6 @@ def choose(
         readers = min(max(math.ceil(needed), _LEAST), _MOST)
         at_once = max(at_once, math.ceil(readers / rows))  # a small batch has few to read
     return Loading(num_threads or threads, readers, num_workers, max(prefetch, at_once), at_once)
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _seconds(source: Source) -> float:

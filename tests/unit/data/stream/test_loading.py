@@ -8,6 +8,7 @@ import pytest
 from vit_jax.data import TransformConfig, one_view
 from vit_jax.data.sources.base import Labelled
 from vit_jax.data.stream import batches
+from vit_jax.devices import hardware
 from vit_jax.errors import DataError
 
 VIEWS = one_view(TransformConfig(), (224, 224), 3)
@@ -47,7 +48,7 @@ def choose(source: Slow, views: Any = VIEWS, rows: int = 128, **given: int) -> b
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     found = SimpleNamespace(count=2)
-    monkeypatch.setattr(batches, "_cores", lambda: found.count)
+    monkeypatch.setattr(hardware, "num_cores", lambda: found.count)
     return found
 
 
