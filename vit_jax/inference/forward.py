@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -27,9 +28,9 @@ from vit_jax.models.losses import Loss
 Image = Shaped[Array | np.ndarray, "B H W C"] | Shaped[Array | np.ndarray, "B L V"]
 Forward = Callable[..., Output]  # (variables, images[, their grids])
 
-# What a layer of a CPU's core writes for 8 images is mostly in its cache when the next layer reads
-# it: a ViT-Ti takes 128 images 1.2 times as fast as at once (benchmarks/NOTES.md).
-_IMAGES_A_CORE = 8
+# What a layer on a CPU's core writes for 8 images of 224 x 224 is mostly in its cache when the next
+# layer reads it: a ViT-Ti takes 128 of them 1.3 times as fast as at once (benchmarks/NOTES.md).
+_VALUES_A_CORE = 8 * 224 * 224 * 3
 
 
 def make_apply(trained: Trained) -> Forward:
@@ -172,15 +173,16 @@ def _here(apply: Forward) -> Forward:
 
     def run(variables: Any, *given: Array | np.ndarray) -> Output:
         with dense.wide_products():
-            return _in_pieces(functools.partial(apply, variables), given, _piece())
+            return _in_pieces(functools.partial(apply, variables), given, _piece(given[0].shape))
 
     return run
 
 
-def _piece() -> int | None:
-    """Return how many images to take through the network at a time; None for all of them."""
-    is_one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
-    return _IMAGES_A_CORE * hardware.num_cores() if is_one_cpu else None
+def _piece(shape: tuple[int, ...]) -> int | None:
+    """Return how many images of [B, ...] the network takes at a time; None for all of them."""
+    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+        return None
+    return max(_VALUES_A_CORE * hardware.num_cores() // math.prod(shape[1:]), 1)
 
 
 def _in_pieces(

@@ -65,9 +65,12 @@ def test_the_mean_is_that_of_the_probabilities(loss: Loss, monkeypatch: pytest.M
 def test_a_cpus_core_takes_eight_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "num_cores", lambda: 3)
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    assert forward._piece() == 24
+    assert forward._piece((256, 224, 224, 3)) == 24
+    assert forward._piece((256, 448, 448, 3)) == 6
+    assert forward._piece((256, 8, 8, 1)) == 24 * 224 * 224 * 3 / 64  # all of a small batch
+    assert forward._piece((2, 5000, 5000, 3)) == 1
     monkeypatch.setattr(jax, "device_count", lambda: 2)  # each has its own share of a batch
-    assert forward._piece() is None
+    assert forward._piece((256, 224, 224, 3)) is None
 
 
 def test_pieces_of_a_batch_and_what_is_left_give_what_the_batch_gives() -> None:
