@@ -76,14 +76,25 @@ lint: $(VENV)/installed-docs
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(RUN)
 
+# Computing on one core, where neither side waits for a thread; loading and starts on all of them.
+ONE_CORE := $(if $(shell command -v taskset),taskset --cpu-list 0)
 bench: $(VENV)/installed
-	$(RUN) -m benchmarks.train_step
+	$(ONE_CORE) $(RUN) -m benchmarks.train_step
+	$(ONE_CORE) $(RUN) -m benchmarks.inference --rounds 5
 	$(RUN) -m benchmarks.input_pipeline
+	$(RUN) -m benchmarks.first_batch
 	$(RUN) -m benchmarks.startup --large
 	$(RUN) -m benchmarks.host_overhead
-	$(RUN) -m benchmarks.inference
 	$(RUN) -m benchmarks.token_merging
 	$(RUN) -m benchmarks.memory
+	$(RUN) -m benchmarks.tables
+
+# Exports, the demo page and single operations; needs torch, torchvision, timm, onnxruntime and onnxscript in the environment.
+bench-peers: $(VENV)/installed
+	$(ONE_CORE) $(RUN) -m benchmarks.latency
+	$(ONE_CORE) $(RUN) -m benchmarks.latency --variant vit_ti16 vit_s16 --dtype int8
+	$(ONE_CORE) $(RUN) -m benchmarks.serve
+	$(ONE_CORE) $(RUN) -m benchmarks.cpu_operations
 	$(RUN) -m benchmarks.tables
 
 # On a GPU, beside timm by torch.compile, with MFU; needs torch, torchvision and timm in the environment.

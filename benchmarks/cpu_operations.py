@@ -31,6 +31,7 @@ class Product(NamedTuple):
     inputs: int
     outputs: int
     of: str
+    dtype: str = "float32"
 
 
 class Convolution(NamedTuple):
@@ -41,9 +42,11 @@ class Convolution(NamedTuple):
     channels: int
     groups: int
     of: str
+    dtype: str = "float32"
 
 
-# A ViT-S of 16 images; stages of ResNet-50 and RegNetY-400MF of 8.
+# A ViT-S of 16 images, and the forward pass of one of 8 in bfloat16; stages of ResNet-50 and
+# RegNetY-400MF of 8.
 CASES: dict[str, Product | Convolution] = {
     "dense 3152x384 to 1536": Product(3152, 384, 1536, "result"),
     "dense 3152x384 to 1536, gradient of tokens": Product(3152, 384, 1536, "x"),
@@ -51,6 +54,8 @@ CASES: dict[str, Product | Convolution] = {
     "dense 3152x1536 to 384": Product(3152, 1536, 384, "result"),
     "dense 3152x1536 to 384, gradient of tokens": Product(3152, 1536, 384, "x"),
     "dense 3152x1536 to 384, gradient of weights": Product(3152, 1536, 384, "w"),
+    "dense 1576x384 to 1536": Product(1576, 384, 1536, "result", "bfloat16"),
+    "dense 1576x1536 to 384": Product(1576, 1536, 384, "result", "bfloat16"),
     "3x3 on 56x56x64": Convolution(8, 56, 64, 1, "result"),
     "3x3 on 56x56x64, gradient of maps": Convolution(8, 56, 64, 1, "x"),
     "3x3 on 56x56x64, gradient of weights": Convolution(8, 56, 64, 1, "w"),
@@ -96,8 +101,10 @@ def make_ours(seconds: float) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     options = compiler_options(sharding.make_mesh(sharding.MeshConfig()), False)
     works: dict[str, tuple[int, Work]] = {}
     for name, case in CASES.items():
-        given = jax.device_put(arrays(case))
-        with dense.summing_in(dense.ReduceDType.FLOAT32):  # as a step traces it
+        given = {key: jax.numpy.asarray(x, case.dtype) for key, x in arrays(case).items()}
+        is_step = case.dtype == "float32"  # bfloat16 is for forward passes alone on a CPU
+        step, forward = dense.summing_in(dense.ReduceDType.FLOAT32), dense.for_this_machine()
+        with step if is_step else forward:
             compiled = jax.jit(ours(case)).lower(**given).compile(compiler_options=options)
 
         def compute(compiled: Any = compiled, given: Any = given) -> None:
@@ -141,7 +148,8 @@ def _times(compute: Callable[[], Any], count: int) -> None:
 
 def theirs(torch: Any, case: Product | Convolution) -> Callable[[], Any]:
     """Return the case on its own arrays, in PyTorch's layout."""
-    x, w, dy = (torch.from_numpy(array) for array in arrays(case).values())
+    dtype = getattr(torch, case.dtype)
+    x, w, dy = (torch.from_numpy(array).to(dtype) for array in arrays(case).values())
     if isinstance(case, Product):
         w = w.T.contiguous()  # as torch.nn.Linear holds it
         linear = functools.partial(torch.nn.functional.linear, x, w)
@@ -166,10 +174,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = {"seconds": args.seconds}
     rows = []
     with Side(make_ours, **settings) as mine, Side(make_theirs, **settings) as its:
-        for name in CASES:
+        for name, case in CASES.items():
             load = os.getloadavg()[0]
             done = alternate([mine, its], args.rounds, name)
-            row = make_row(f"{name} float32", name, mine.facts, done, "", load, PEER)
+            row = make_row(f"{name} {case.dtype}", name, mine.facts, done, "", load, PEER)
             rows.append(dataclasses.replace(row, unit="1/s"))
     record.report(rows, args.out, installed("torch"))
 

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.step_ours import random_batch
+from benchmarks.step_ours import random_batch, untrained
 from benchmarks.turns import Turn, Work, calibrated
 from vit_jax.models import ModelConfig
 
@@ -29,26 +29,13 @@ def make(
     import jax
 
     from vit_jax.cost import flops, scale
-    from vit_jax.data import TransformConfig
     from vit_jax.inference.forward import make_forward
-    from vit_jax.inference.trained import Trained
 
     module, device = models.create(model), jax.devices()[0]
     params, state = jax.jit(lambda key: models.init(module, model, key))(jax.random.key(0))
     num_params = sum(leaf.size for leaf in jax.tree.leaves(params))
     params = jax.tree.map(lambda leaf: leaf.astype(model.dtype.value), params)
-    forward = make_forward(
-        Trained(
-            ref="random",
-            source="random",
-            model=model,
-            variables={"params": params, **state},
-            mean=(0.5,),
-            std=(0.5,),
-            transform=TransformConfig(),
-            class_names=(),
-        )
-    )
+    forward = make_forward(untrained(model, {"params": params, **state}))
 
     def work(batch_size: int) -> Work:
         image = jax.device_put(random_batch(model, batch_size)["image"])

@@ -40,13 +40,14 @@ def limit(work: str, rows: list[Row]) -> str:
 
     Each has its ratio, and the GFLOP/s of XLA and of PyTorch.
     """
-    is_step, model = " train " in work, work.split()[0]
+    is_step, model, dtype = " train " in work, work.split()[0], work.split()[-1]
     _, form, issue = next(each for each in _DECIDING if re.match(each[0], model))
     chosen = sorted(
         (
             row
             for row in rows
             if re.match(form, row["work"])
+            and row["work"].endswith(f" {dtype}")
             and row["peer"] == "PyTorch"
             and (is_step or "gradient" not in row["work"])
         ),
@@ -54,7 +55,7 @@ def limit(work: str, rows: list[Row]) -> str:
     )
     texts = []
     for row in chosen[:_SHOWN]:
-        name = row["work"].removesuffix(" float32")
+        name = row["work"].removesuffix(f" {dtype}")
         gflops = cpu_operations.flops(cpu_operations.CASES[name]) / 1e9
         ours, peer = (row[key] * gflops for key in ("ours", "peer_value"))
         texts.append(f"{name}: {row['ratio']:.2f} ({ours:.0f} of {peer:.0f} GFLOP/s)")

@@ -30,6 +30,23 @@ def config(model: ModelConfig, batch_size: int) -> Any:
     return Config(model=model, data=data, optim=optim, duration="1_000_000 steps")
 
 
+def untrained(model: ModelConfig, variables: Any) -> Any:
+    """Return what `vit_jax.load` would of a run of these variables: the verbs' forward pass."""
+    from vit_jax.data import TransformConfig
+    from vit_jax.inference.trained import Trained
+
+    return Trained(
+        ref="random",
+        source="random",
+        model=model,
+        variables=variables,
+        mean=(0.5,),
+        std=(0.5,),
+        transform=TransformConfig(),
+        class_names=(),
+    )
+
+
 def make(
     model: ModelConfig, batch_size: int, steps: int, seconds: float
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
@@ -48,8 +65,10 @@ def make(
 
     startup.configure()
     import jax
+    import jax.numpy as jnp
 
     from vit_jax.cost import flops, scale
+    from vit_jax.inference.forward import make_forward
     from vit_jax.train import build
 
     cfg = config(model, batch_size)
@@ -60,7 +79,9 @@ def make(
     with jax.set_mesh(mesh):
         state = build.init_state(cfg, parts, mesh)
         train_step = build.compile_steps(parts, mesh)[0]
-        predict = jax.jit(parts.objective.predictors["logits"])
+        # A copy, as a step takes the state's memory for its own.
+        copies = jax.tree.map(jnp.copy, {"params": state.params, **state.model_state})
+        predict = make_forward(untrained(model, copies))
         batch = sharding.global_batch(random_batch(model, batch_size), mesh, batch_size=batch_size)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
@@ -73,11 +94,10 @@ def make(
             jax.block_until_ready(out)
 
     def forward(count: int) -> None:
-        variables, out = {"params": state.params, **state.model_state}, None
-        with jax.set_mesh(mesh):
-            for _ in range(count):
-                out = predict(variables, batch)
-            jax.block_until_ready(out)
+        out = None
+        for _ in range(count):
+            out = predict(batch["image"]).logits
+        jax.block_until_ready(out)
 
     kind = mesh.devices.flat[0].device_kind
     peak = scale.peak_flops(kind, model.dtype.value)

@@ -335,10 +335,12 @@ def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
             ("vit_s16 train batch=16 float32", "timm torch.compile", 0.9),
             ("vit_s16 train batch=16 float32", "plain Flax", 0.5),
             ("regnety_400mf forward batch=8 float32", "timm eager", 0.7),
+            ("vit_s16 forward batch=8 bfloat16", "timm eager", 0.7),
             ("swin_t forward batch=8 float32", "timm eager", 1.2),
             (f"{gradient} float32", "PyTorch", 0.8),
             (f"{product} float32", "PyTorch", 0.92),
             (f"{groups} float32", "PyTorch", 0.3),
+            ("dense 1576x384 to 1536 bfloat16", "PyTorch", 0.8),
         )
     ]
     (tmp_path / "x-1-core.json").write_text(json.dumps({"device": "X, 1 core", "rows": rows}))
@@ -349,6 +351,8 @@ def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
         f"| {gradient}: 0.80 (112 of 149 GFLOP/s); {product}: 0.92 (112 of 149 GFLOP/s) |",
         "| regnety_400mf forward batch=8 float32 | X, 1 core | 0.70 | 0.90 "
         f"| {groups}: 0.30 (1 of 2 GFLOP/s); {issue} |",
+        "| vit_s16 forward batch=8 bfloat16 | X, 1 core | 0.70 | 0.90 "
+        "| dense 1576x384 to 1536: 0.80 (56 of 74 GFLOP/s) |",
     ]
 
 

@@ -172,7 +172,7 @@ def _here(apply: Forward) -> Forward:
     """
 
     def run(variables: Any, *given: Array | np.ndarray) -> Output:
-        with dense.wide_products():
+        with dense.for_this_machine():
             return _in_pieces(functools.partial(apply, variables), given, _piece(given[0].shape))
 
     return run

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.devices import hardware
 from vit_jax.devices.sharding import BATCH_AXES, auto_mesh, constrain_parameter
-from vit_jax.models.layers.dense import in_step, matmul
+from vit_jax.models.layers.dense import in_step, is_for_this_machine, matmul
 from vit_jax.models.layers.init import Initializer
 
 # What is added (before, after) the rows and the columns of a map.
@@ -150,7 +150,9 @@ def conv2d(
         return _convolve(x, kernel, stride, pads, groups)
     if hardware.target().platform != "cpu":
         return _convolve_shards(x, kernel, stride, pads, groups)
-    if kernel.shape[2:] == (1, groups) and stride == 1 and in_step() and auto_mesh().size < 2:
+    one_step = in_step() and auto_mesh().size < 2
+    one_device = one_step or (is_for_this_machine() and jax.device_count() == 1)
+    if kernel.shape[2:] == (1, groups) and stride == 1 and one_device:
         return depthwise(x, kernel, pads)
     together = max(_DENSE // kernel.shape[2], 1)  # groups
     inputs, outputs = together * kernel.shape[2], together * (kernel.shape[3] // groups)

@@ -59,24 +59,30 @@ def in_step() -> bool:
     return _chosen.get() is not None
 
 
-# Whether products of bfloat16 come in float32 and are rounded then.
-_wide: contextvars.ContextVar[bool] = contextvars.ContextVar("wide", default=False)
+# Whether what is traced runs here, and may be in the forms that are fast here.
+_here: contextvars.ContextVar[bool] = contextvars.ContextVar("here", default=False)
 
 
 @contextlib.contextmanager
-def wide_products() -> Iterator[None]:
-    """Take products of bfloat16 in float32, and round them, in all that is traced inside.
+def for_this_machine() -> Iterator[None]:
+    """Trace for this machine, and not for any, as an export does.
 
-    That is on AMD's CPUs with AVX512-BF16, and none elsewhere. The rounding is the same, and only
-    the order of the sums is another. XLA's CPU backend has kernels for bfloat16 that return float32
-    alone, and widens the operands of others: there these have twice the speed, and on Intel's CPUs
-    two thirds (benchmarks/NOTES.md). Training does without, and so keeps its bits.
+    On AMD's CPUs with AVX512-BF16 products of bfloat16 come in float32 and are rounded then. The
+    rounding is the same, and only the order of the sums is another. XLA's CPU backend has kernels
+    for bfloat16 that return float32 alone, and widens the operands of others: there these have
+    twice the speed, and on Intel's CPUs two thirds (benchmarks/NOTES.md). On any CPU depthwise
+    convolutions are loops (models/conv/conv.py). Evaluation while training keeps its bits without.
     """
-    token = _wide.set(True)
+    token = _here.set(True)
     try:
         yield
     finally:
-        _wide.reset(token)
+        _here.reset(token)
+
+
+def is_for_this_machine() -> bool:
+    """Return whether a pass is traced that runs on this machine alone."""
+    return _here.get()
 
 
 def is_wider(compute: Any) -> bool:
@@ -118,7 +124,7 @@ def _product(subscripts: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _rounded(product: Callable[[dict[str, Any]], jax.Array], dtype: Any) -> jax.Array:
-    if dtype != jnp.bfloat16 or not _wide.get() or not hardware.has_fast_bfloat16():
+    if dtype != jnp.bfloat16 or not _here.get() or not hardware.has_fast_bfloat16():
         return product({})
     return product({"preferred_element_type": jnp.float32}).astype(dtype)
 

@@ -32,7 +32,7 @@ def narrow(program: object) -> list[str]:
 
 
 def test_products_are_float32_inside_alone_and_round_to_the_same() -> None:
-    with dense.wide_products():
+    with dense.for_this_machine():
         found, program = (
             dense.matmul(X, KERNEL),
             jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL),
@@ -46,14 +46,14 @@ def test_products_are_float32_inside_alone_and_round_to_the_same() -> None:
 
 def test_float32_is_left_alone() -> None:
     wide = X.astype(jnp.float32)
-    with dense.wide_products():
+    with dense.for_this_machine():
         program = jax.make_jaxpr(lambda *given: dense.matmul(*given))(wide, KERNEL)
     assert str(program) == str(jax.make_jaxpr(lambda *given: dense.matmul(*given))(wide, KERNEL))
 
 
 def test_other_cpus_keep_narrow_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_cpu_info", lambda: frozenset(("GenuineIntel", "avx512_bf16")))
-    with dense.wide_products():
+    with dense.for_this_machine():
         assert narrow(jax.make_jaxpr(lambda *given: dense.matmul(*given))(X, KERNEL))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax.devices import hardware
 from vit_jax.models.conv.conv import Padding, Pads, conv2d, kaiming_normal, max_pool
-from vit_jax.models.layers.dense import ReduceDType, summing_in
+from vit_jax.models.layers.dense import ReduceDType, for_this_machine, summing_in
 
 
 @pytest.mark.parametrize("backend, scatters", [("cpu", 0), ("gpu", 1)])
@@ -50,3 +50,19 @@ def test_a_cpus_step_convolves_each_channel_alone_as_xla_does(pads: Pads, dtype:
         assert (got.dtype, got.shape) == (dtype, expected.shape)
         tolerance = 1e-4 if dtype == "float32" else 0.02 * float(jnp.abs(expected).max())
         np.testing.assert_allclose(got.astype("float32"), expected, atol=tolerance)
+
+
+def test_so_does_a_pass_of_this_machine_on_one_device_and_no_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def is_a_loop() -> bool:
+        with hardware.tracing_for(hardware.Target("cpu")):
+            program = jax.make_jaxpr(lambda x: conv2d(x, jnp.ones((7, 7, 1, 5)), groups=5))
+            return "conv_general_dilated" not in str(program(jnp.ones((2, 9, 8, 5))))
+
+    assert not is_a_loop()
+    with for_this_machine():
+        monkeypatch.setattr(jax, "device_count", lambda: 1)
+        assert is_a_loop()
+        monkeypatch.setattr(jax, "device_count", lambda: 2)
+        assert not is_a_loop()
