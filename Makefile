@@ -15,7 +15,7 @@ QUICK := $(PLAIN) --jaxtyping-packages=
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 
-.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-gpu first-gpu digits own-images self-supervised referee emoji oldest newest lock clean
+.PHONY: train test test-all quick soak docs docs-serve docs-check parity aot lint bench bench-peers bench-gpu first-gpu digits own-images self-supervised referee emoji oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
