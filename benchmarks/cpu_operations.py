@@ -35,18 +35,19 @@ class Product(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """3x3, stride 1, on NHWC maps; `of` as for a product."""
+    """Stride 1, on NHWC maps; `of` as for a product."""
 
     batch: int
     side: int
     channels: int
     groups: int
     of: str
+    size: int = 3
     dtype: str = "float32"
 
 
-# A ViT-S of 16 images, and the forward pass of one of 8 in bfloat16; stages of ResNet-50 and
-# RegNetY-400MF of 8.
+# A ViT-S of 16 images, and the forward pass of one of 8 in bfloat16; stages of ResNet-50,
+# ConvNeXt-T and RegNetY-400MF of 8.
 CASES: dict[str, Product | Convolution] = {
     "dense 3152x384 to 1536": Product(3152, 384, 1536, "result"),
     "dense 3152x384 to 1536, gradient of tokens": Product(3152, 384, 1536, "x"),
@@ -59,6 +60,9 @@ CASES: dict[str, Product | Convolution] = {
     "3x3 on 56x56x64": Convolution(8, 56, 64, 1, "result"),
     "3x3 on 56x56x64, gradient of maps": Convolution(8, 56, 64, 1, "x"),
     "3x3 on 56x56x64, gradient of weights": Convolution(8, 56, 64, 1, "w"),
+    "7x7 on 56x56x96, 96 groups": Convolution(8, 56, 96, 96, "result", 7),
+    "7x7 on 56x56x96, 96 groups, gradient of maps": Convolution(8, 56, 96, 96, "x", 7),
+    "7x7 on 56x56x96, 96 groups, gradient of weights": Convolution(8, 56, 96, 96, "w", 7),
     "3x3 on 14x14x208, 26 groups": Convolution(8, 14, 208, 26, "result"),
     "3x3 on 14x14x208, 26 groups, gradient of weights": Convolution(8, 14, 208, 26, "w"),
 }
@@ -68,7 +72,7 @@ def flops(case: Product | Convolution) -> int:
     """Return the floating point operations of a case, a multiplication with its addition as two."""
     if isinstance(case, Product):
         return 2 * case.tokens * case.inputs * case.outputs
-    fan_in = 9 * case.channels // case.groups
+    fan_in = case.size**2 * case.channels // case.groups
     return 2 * case.batch * case.side**2 * fan_in * case.channels
 
 
@@ -82,7 +86,8 @@ def arrays(case: Product | Convolution) -> dict[str, np.ndarray]:
         }
     else:
         maps = (case.batch, case.side, case.side, case.channels)
-        shapes = {"x": maps, "w": (3, 3, case.channels // case.groups, case.channels), "dy": maps}
+        kernel = (case.size, case.size, case.channels // case.groups, case.channels)
+        shapes = {"x": maps, "w": kernel, "dy": maps}
     rng = np.random.default_rng(0)
     return {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
 
@@ -157,9 +162,10 @@ def theirs(torch: Any, case: Product | Convolution) -> Callable[[], Any]:
     x, dy = (maps.permute(0, 3, 1, 2) for maps in (x, dy))
     w = w.permute(3, 2, 0, 1).contiguous()
     if case.of == "result":
-        return lambda: torch.nn.functional.conv2d(x, w, padding=1, groups=case.groups)
+        return lambda: torch.nn.functional.conv2d(x, w, padding=case.size // 2, groups=case.groups)
     wanted = [case.of == "x", case.of == "w", False]
-    sides = ([1, 1], [1, 1], [1, 1], False, [0, 0])  # stride, padding, dilation, not transposed
+    padding = [case.size // 2] * 2
+    sides = ([1, 1], padding, [1, 1], False, [0, 0])  # stride, padding, dilation, not transposed
     backward = torch.ops.aten.convolution_backward
     return lambda: backward(dy, x, w, None, *sides, case.groups, wanted)
 

@@ -341,6 +341,8 @@ def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
             (f"{product} float32", "PyTorch", 0.92),
             (f"{groups} float32", "PyTorch", 0.3),
             ("dense 1576x384 to 1536 bfloat16", "PyTorch", 0.8),
+            ("vit_s16 exported to ONNX, batch=1 float32", "timm torch.compile", 0.93),
+            ("vit_s16 exported to ONNX, batch=1 float32", "ONNX Runtime of timm's export", 0.98),
         )
     ]
     (tmp_path / "x-1-core.json").write_text(json.dumps({"device": "X, 1 core", "rows": rows}))
@@ -353,6 +355,8 @@ def test_a_row_below_one_has_its_slowest_operations_beside_it(tmp_path):
         f"| {groups}: 0.30 (1 of 2 GFLOP/s); {issue} |",
         "| vit_s16 forward batch=8 bfloat16 | X, 1 core | 0.70 | 0.90 "
         "| dense 1576x384 to 1536: 0.80 (56 of 74 GFLOP/s) |",
+        "| vit_s16 exported to ONNX, batch=1 float32 | X, 1 core | 0.93 | 0.90 "
+        "| 0.98 of ONNX Runtime of timm's export |",
     ]
 
 
