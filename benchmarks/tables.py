@@ -51,13 +51,15 @@ _SCENES = {
 }
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # What README shows: the first cells of rows, of one machine.
-_CHOSEN_FROM = "intel-xeon-1-core.json"
+_CHOSEN_FROM = "amd-epyc-1-core.json"
 _CHOSEN = (
-    "| vit_s16 | 16 float32 | timm eager |",
     "| vit_s16 | 16 float32 | plain Flax |",
-    "| swin_t | 8 float32 | timm eager |",
-    "| regnety_400mf | 8 float32 | timm eager |",
-    "| vit_ti16 | 32 bfloat16 | timm eager |",
+    "| vit_s16 | 16 float32 | timm eager |",
+    "| vit_s16 | 16 float32 | timm torch.compile |",
+    "| cait_xxs24 | 8 float32 | timm torch.compile |",
+    "| swin_t | 8 float32 | timm torch.compile |",
+    "| regnety_400mf | 8 float32 | timm torch.compile |",
+    "| vit_ti16 | 128 float32 | timm torch.compile |",
 )
 # The stages of a start stay in the results.
 _STAGE = re.compile(r"start: .*: (?!compile)[a-z ]+")
