@@ -16,6 +16,7 @@ SMALL = {
         for groups in (1, 4)
         for of in ("result", "x", "w")
     },
+    **{f"7x7 {of}": Convolution(2, 9, 8, 8, of, 7) for of in ("result", "x", "w")},
 }
 
 
@@ -35,4 +36,4 @@ def test_both_sides_compute_the_same(case: Product | Convolution) -> None:
 
 def test_every_kind_of_operation_is_measured() -> None:
     kinds = {(type(case), getattr(case, "groups", 1) > 1, case.of) for case in CASES.values()}
-    assert len(kinds) == 8
+    assert len(kinds) == 9
