@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks import step_timm
 from benchmarks.record import num_cores
-from benchmarks.step_ours import random_batch
+from benchmarks.step_ours import random_batch, untrained
 from benchmarks.turns import Turn, Work, calibrated
 from vit_jax.models import ModelConfig
 
@@ -42,22 +42,11 @@ def trained(model: ModelConfig) -> Any:
     import jax
 
     from vit_jax import models
-    from vit_jax.data import TransformConfig
-    from vit_jax.inference.trained import Trained
 
     params, state = jax.jit(lambda key: models.init(models.create(model), model, key))(
         jax.random.key(0)
     )
-    return Trained(
-        ref="random",
-        source="random",
-        model=model,
-        variables=jax.tree.map(np.asarray, {"params": params, **state}),
-        mean=(0.5,),
-        std=(0.5,),
-        transform=TransformConfig(),
-        class_names=(),
-    )
+    return untrained(model, jax.tree.map(np.asarray, {"params": params, **state}))
 
 
 def stablehlo(model: ModelConfig, batch_sizes: Sequence[int], seconds: float) -> Made:

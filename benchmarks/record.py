@@ -64,7 +64,10 @@ class Row:
 
 
 def num_cores() -> int:
-    """Return the number of cores this process may use."""
+    """Return the number of cores this process may use.
+
+    Not by `hardware.num_cores`: that imports jax, whose time and memory a peer would carry.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 

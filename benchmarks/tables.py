@@ -95,7 +95,10 @@ def markdown(device: str, rows: Rows) -> str:
 
 
 def heads(rows: Rows) -> str:
-    """Say of which commits of the package rows are; nothing where none of them says it."""
+    """Return a sentence that names the commits of the package that were measured.
+
+    Rows of earlier versions do not name theirs; where no row does, the sentence is empty.
+    """
     counts = Counter(row.get("head") for row in rows).most_common()
     if set(dict(counts)) == {None}:
         return ""

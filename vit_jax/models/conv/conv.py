@@ -150,9 +150,9 @@ def conv2d(
         return _convolve(x, kernel, stride, pads, groups)
     if hardware.target().platform != "cpu":
         return _convolve_shards(x, kernel, stride, pads, groups)
-    one_step = in_step() and auto_mesh().size < 2
-    one_device = one_step or (is_for_this_machine() and jax.device_count() == 1)
-    if kernel.shape[2:] == (1, groups) and stride == 1 and one_device:
+    step_on_one = in_step() and auto_mesh().size < 2
+    pass_on_one = is_for_this_machine() and jax.device_count() == 1  # it has no mesh to ask
+    if kernel.shape[2:] == (1, groups) and stride == 1 and (step_on_one or pass_on_one):
         return depthwise(x, kernel, pads)
     together = max(_DENSE // kernel.shape[2], 1)  # groups
     inputs, outputs = together * kernel.shape[2], together * (kernel.shape[3] // groups)
