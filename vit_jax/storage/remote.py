@@ -2,9 +2,9 @@
 """Files on disk and in buckets by one name: DIR/a.tar, gs://, s3://, hf:// and https:// addresses.
 
 A name may have braces, as shells have them: {000..146}, {a,b}. The drivers are fsspec's, an extra
-each; ranges of gs:// and https:// files are read by urllib3, for two thirds of the CPU time. A
-request that fails for a moment is tried again with growing pauses, by the driver where it does so
-itself; what stays wrong is one line that names the address.
+each; ranges of gs://, s3:// and https:// files are read without them, for a fifth to two fifths of
+the CPU time. A request that fails for a moment is tried again with growing pauses, by the driver
+where it does so itself; what stays wrong is one line that names the address.
 """
 
 import functools
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.errors import IO_ERROR, DataError, UserError, install, shown
-from vit_jax.storage import foreign
+from vit_jax.storage import connections, foreign
 
 T = TypeVar("T")
 _TRIES = 6
@@ -29,10 +29,11 @@ _PUBLIC = "the file must be public, or the address signed"
 _ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
 # Seconds before the second try; each pause is twice the one before.
 _FIRST_PAUSE = 0.5
-# Seconds without a connection, and without a byte, after which a request has failed.
-_CONNECT, _SILENCE = 20.0, 30.0
 # Connections of a process, as many as aiohttp's.
 _CONNECTIONS = 100
+# Seconds that a signed address is valid, and after which it is signed again: credentials that a
+# machine is lent are renewed a quarter of an hour before they end.
+_SIGNED_FOR, _SIGN_EVERY = 3600, 600
 
 
 def braces(pattern: str) -> list[str]:
@@ -141,12 +142,14 @@ def _options(kind: str) -> dict[str, Any]:
     if kind == "hf":
         return {}
     if kind == "s3":
-        times = {"connect_timeout": _CONNECT, "read_timeout": _SILENCE}
+        times = {"connect_timeout": connections.CONNECT, "read_timeout": connections.SILENCE}
         once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": _CONNECTIONS}
         return {"use_listings_cache": False, "config_kwargs": times | once}
     import aiohttp
 
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=connections.CONNECT, sock_read=connections.SILENCE
+    )
     proxies = {"trust_env": True}
     if kind != "gs":
         return {"client_kwargs": {"timeout": timeout, **proxies}}
@@ -278,45 +281,89 @@ def read_range(path: str, start: int, stop: int) -> bytes:
             return os.pread(file, stop - start, start)
         finally:
             os.close(file)
-    kind = scheme(path)
-    if kind in ("http", "https", "gs") and not getattr(filesystem(path), "requester_pays", False):
-        data = trying(path, lambda: _ranged(path, start, stop), _TRIES)
-    else:
-        driver = filesystem(path)
+    kind, driver = scheme(path), filesystem(path)
+    is_drivers = kind == "hf" or getattr(driver, "requester_pays", False)
+    if is_drivers or _place(path) in _only_driver:
         # hf:// would read megabytes ahead.
         ahead = {"cache_type": "none"} if kind == "hf" else {}
         data = trying(path, lambda: driver.cat_file(path, start=start, end=stop, **ahead))
+    else:
+        data = trying(path, lambda: _ranged(path, start, stop), _TRIES)
     if len(data) > stop - start:
         raise RemoteError(f"{shown(path)}: the server sends whole files alone; download it")
     return data
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, status: int, data: bytes) -> None:
+        super().__init__(f"{status} {data[:200].decode(errors='replace')}")
         self.status = status
 
 
+_REDIRECTS = (301, 302, 303, 307, 308)
+# Servers that redirect, which urllib3 follows, and buckets that refuse signed addresses, as one of
+# another region does.
+_redirecting: set[str] = set()
+_only_driver: set[str] = set()
+
+
+def _place(path: str) -> str:
+    """Return an address up to its server or bucket."""
+    return "/".join(path.split("/", 3)[:3])
+
+
 def _ranged(path: str, start: int, stop: int) -> bytes:
-    driver, headers, address = filesystem(path), {"Range": f"bytes={start}-{stop - 1}"}, path
-    if scheme(path) == "gs":
+    kind, driver = scheme(path), filesystem(path)
+    headers, address = {"Range": f"bytes={start}-{stop - 1}"}, path
+    if kind == "gs":
         driver.credentials.apply(headers)
         address = driver.url(path)
-    found = _connections(os.getpid()).request("GET", address, headers=headers)
+    elif kind == "s3":
+        address = _signed(path, os.getpid(), int(time.monotonic() // _SIGN_EVERY))
+    if _proxy() or _place(path) in _redirecting:
+        found = _pool(os.getpid()).request("GET", address, headers=headers)
+    else:
+        found = connections.get(address, headers)
+    if kind == "s3" and found.status in (*_REDIRECTS, 400, 403):
+        _only_driver.add(_place(path))
+        return driver.cat_file(path, start=start, end=stop)
+    if found.status in _REDIRECTS:
+        _redirecting.add(_place(path))
+        found = _pool(os.getpid()).request("GET", address, headers=headers)
     if found.status >= 400:
-        raise _Refused(found.status, f"{found.status} {found.data[:200].decode(errors='replace')}")
+        raise _Refused(found.status, found.data)
     return found.data
 
 
+@functools.lru_cache(1 << 14)
+def _signed(path: str, process: int, _period: int) -> str:
+    """Sign an address of s3://, which takes as long as a request, once for many."""
+    return _signer(process).url(path, expires=_SIGNED_FOR)
+
+
 @functools.cache
-def _connections(_process: int) -> Any:
+def _signer(_process: int) -> Any:
+    """Return a driver that signs as all regions allow, by default an address has the old form."""
+    import fsspec
+
+    options = _options("s3")
+    options["config_kwargs"]["signature_version"] = "s3v4"
+    return fsspec.filesystem("s3", **options)
+
+
+@functools.cache
+def _proxy() -> str:
+    return urllib.request.getproxies().get("https", "")
+
+
+@functools.cache
+def _pool(_process: int) -> Any:
     import urllib3  # late
 
     once = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
-    timeout = urllib3.Timeout(connect=_CONNECT, read=_SILENCE)
+    timeout = urllib3.Timeout(connect=connections.CONNECT, read=connections.SILENCE)
     how = {"maxsize": _CONNECTIONS, "timeout": timeout, "retries": once}
-    proxy = urllib.request.getproxies().get("https")
-    return urllib3.ProxyManager(proxy, **how) if proxy else urllib3.PoolManager(**how)
+    return urllib3.ProxyManager(_proxy(), **how) if _proxy() else urllib3.PoolManager(**how)
 
 
 def read(path: str, most: int = 0) -> bytes:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+import http.server
 import multiprocessing
+import os
 import random
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.bucket import Bucket
 from tests.conftest import needs_s3fs
-from vit_jax.storage import remote
+from vit_jax.storage import connections, remote
 
 DATA = random.Random(0).randbytes(300_000)
 
@@ -66,13 +70,53 @@ def test_reads_through_what_fails_for_a_moment(
 
 
 def test_an_answer_that_never_comes(served: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_SILENCE", 0.2)
+    monkeypatch.setattr(connections, "SILENCE", 0.2)
+    monkeypatch.setattr(connections, "_idle", {})  # of the other tests' timeouts
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
-    remote._connections.cache_clear()
     served.set(silent=1.0)
     with pytest.raises(remote.RemoteError, match="no answer after several tries"):
         remote.read_range(f"{served.url}/data/train-000.tar", 0, 9)
-    remote._connections.cache_clear()
+
+
+@pytest.fixture
+def elsewhere(served: Bucket) -> Iterator[str]:
+    """Return the address of a server that redirects all requests to the bucket's."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", f"{served.url}/{self.path.lstrip('/')}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_server_that_redirects(elsewhere: str) -> None:
+    for start in (5, 7):
+        found = remote.read_range(f"{elsewhere}/data/train-000.tar", start, 100)
+        assert found == DATA[start:100]
+    assert elsewhere in remote._redirecting
+
+
+def test_signed_addresses_of_another_region_are_left_to_the_driver(
+    served: Bucket, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_s3fs()
+    monkeypatch.setattr(remote, "_only_driver", set())
+    path = "s3://data/train-000.tar"
+    assert remote.read_range(path, 5, 100) == DATA[5:100]
+    assert not remote._only_driver
+    assert "X-Amz-Algorithm=AWS4-HMAC-SHA256" in remote._signed(path, os.getpid(), 0)
+    monkeypatch.setattr(remote, "_signed", lambda *_: f"{elsewhere}/data/none")
+    for _ in range(2):
+        assert remote.read_range(path, 5, 100) == DATA[5:100]
+    assert remote._only_driver == {"s3://data"}
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

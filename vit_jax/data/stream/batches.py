@@ -43,6 +43,8 @@ _TINY = 4096
 _IMAGES_PER_SECOND = 1600
 # Limits of a process's readers: a driver's connections, and enough where a read seems quick.
 _MOST, _LEAST = 96, 16
+# Batches that are decoded at once, by the threads that ask for them and their helpers.
+_DECODED = 2
 # With more cores, Python is the bottleneck of a process.
 _CORES_OF_A_PROCESS = 8
 Batch: TypeAlias = dict[str, np.ndarray]
@@ -64,7 +66,7 @@ class Loading(NamedTuple):
     num_readers: int  # threads that read ahead from a bucket, in each process
     num_workers: int  # processes besides this one
     prefetch: int  # batches prepared ahead, by each process
-    at_once: int  # batches in work: two, so that no thread idles at the end of one
+    at_once: int  # batches in work: two, so that no thread idles at the end of one, and those read
 
 
 def choose(
@@ -97,7 +99,8 @@ def choose(
     if far:
         needed = _seconds(source) * _IMAGES_PER_SECOND * cores / max(num_workers, 1)
         readers = min(max(math.ceil(needed), _LEAST), _MOST)
-        at_once = max(at_once, math.ceil(readers / rows))  # a small batch has few to read
+        # One is decoded while as many are read as the readers can, or both would wait in turn.
+        at_once += math.ceil(readers / rows)
     return Loading(num_threads or threads, readers, num_workers, max(prefetch, at_once), at_once)
 
 
@@ -308,8 +311,9 @@ class Batches:
     """Random access to whole batches.
 
     Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. The
-    thread that asks for it decodes. Where `at_once` threads ask, `num_threads` - `at_once` others
-    help all of them. If reads wait for a network, `num_readers` threads read ahead.
+    thread that asks for it decodes. Where `at_once` threads ask, two of them decode, and the rest
+    of `num_threads` others help both. If reads wait for a network, `num_readers` threads read
+    ahead, for those who ask and do not decode yet as well.
 
     Tokens of a `Tokenized` source are those of a caption drawn for the position, or of the first.
 
@@ -349,7 +353,7 @@ class Batches:
         self._made = [key for key in self.fields if key not in inner.spec]
         self._tokenized = tokenized if self._made else None
         self._lock = threading.Lock()
-        self._turns = threading.Semaphore(max(self.num_threads, 2))
+        self._turns = threading.Semaphore(_DECODED)
         self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._closed = False
 
@@ -401,7 +405,7 @@ class Batches:
         This thread takes rows as well: it would otherwise be woken for nothing but to wait again,
         and who is woken takes Python's lock from those who decode.
         """
-        helpers = max(self.num_threads - self.at_once, 0)
+        helpers = max(self.num_threads - min(self.at_once, _DECODED), 0)
         if not helpers:
             fill(range(count))
             return

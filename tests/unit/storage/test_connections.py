@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+import http.client
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from vit_jax.storage import connections
+
+ANSWER = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\n\r\nabc"
+Serve = Callable[[Callable[[int], bytes]], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server whose n-th answer, of all connections, is a function of n; "" hangs up."""
+    servers: list[socketserver.ThreadingTCPServer] = []
+
+    def start(answer: Callable[[int], bytes]) -> str:
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                server.connections += 1
+                while line := self.rfile.readline():
+                    server.asked.append(line)
+                    while self.rfile.readline().strip():
+                        pass
+                    data = answer(len(server.asked))
+                    self.wfile.write(data)
+                    if not data.endswith(b"abc"):
+                        return
+
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        server.connections, server.asked = 0, []
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}/x?y=1"
+
+    yield lambda answer: start(answer)
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_one_connection_serves_one_request_after_another(serve: Serve) -> None:
+    address = serve(lambda _: ANSWER)
+    for _ in range(3):
+        assert connections.get(address, {"Range": "bytes=0-2"}) == (206, b"abc")
+    ((_, idle),) = [item for item in connections._idle.items() if item[0][2] in address]
+    assert len(idle) == 1
+
+
+def test_whatever_the_status_is(serve: Serve) -> None:
+    address = serve(lambda _: ANSWER.replace(b"206 Partial Content", b"404 Not Found"))
+    assert connections.get(address, {}) == (404, b"abc")
+
+
+def test_a_connection_that_the_server_has_closed_is_opened_again(serve: Serve) -> None:
+    address = serve(lambda n: b"" if n == 2 else ANSWER)
+    assert [connections.get(address, {}) for _ in range(2)] == [(206, b"abc")] * 2
+
+
+def test_a_server_that_hangs_up_at_once_is_no_closed_connection(serve: Serve) -> None:
+    with pytest.raises(ConnectionError):
+        connections.get(serve(lambda _: b""), {})
+
+
+def test_an_answer_that_is_cut_off_ends_its_connection(serve: Serve) -> None:
+    address = serve(lambda n: ANSWER if n > 1 else ANSWER[:-1])
+    with pytest.raises(http.client.IncompleteRead):
+        connections.get(address, {})
+    assert connections.get(address, {}) == (206, b"abc")
