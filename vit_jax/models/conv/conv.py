@@ -335,6 +335,8 @@ def max_pool(x: Float[Array, "B H W C"], padding: Padding) -> Float[Array, "B P 
         x, pads = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), ((0, 0), (0, 0))
     else:
         pads = _same_pads(x, 3, 2) if padding is Padding.SAME else ((1, 1), (1, 1))
+    if is_for_this_machine() and hardware.target().platform == "cpu":  # a quarter of the time
+        return functools.reduce(jnp.maximum, _windows(x, 3, 2, pads))
     pool = window_max if hardware.target().platform == "cpu" else reduce_max
     return pool(x, 3, 2, pads)
 

@@ -67,11 +67,12 @@ _here: contextvars.ContextVar[bool] = contextvars.ContextVar("here", default=Fal
 def for_this_machine() -> Iterator[None]:
     """Trace for this machine, and not for any, as an export does.
 
-    On AMD's CPUs with AVX512-BF16 products of bfloat16 come in float32 and are rounded then. The
-    rounding is the same, and only the order of the sums is another. XLA's CPU backend has kernels
-    for bfloat16 that return float32 alone, and widens the operands of others: there these have
-    twice the speed, and on Intel's CPUs two thirds (benchmarks/NOTES.md). On any CPU depthwise
-    convolutions are loops (models/conv/conv.py). Evaluation while training keeps its bits without.
+    On AMD's CPUs with AVX512-BF16 products of bfloat16 come in float32 and are rounded then, by
+    `narrow`. The rounding is the same, and only the order of the sums is another. XLA's CPU backend
+    has kernels for bfloat16 that return float32 alone, and widens the operands of others: there
+    these have twice the speed, and on Intel's CPUs two thirds (benchmarks/NOTES.md). On any CPU
+    depthwise convolutions are loops (models/conv/conv.py). Evaluation while training keeps its bits
+    without.
     """
     token = _here.set(True)
     try:
@@ -83,6 +84,23 @@ def for_this_machine() -> Iterator[None]:
 def is_for_this_machine() -> bool:
     """Return whether a pass is traced that runs on this machine alone."""
     return _here.get()
+
+
+def narrow(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
+    """Cast float32 to the dtype of a layer.
+
+    Where passes are traced in forms for an AMD CPU, to bfloat16 by integers and by the same bits:
+    around a GELU XLA's own cast takes twice the time.
+    """
+    if not _has_wide_products(dtype):
+        return x.astype(dtype)
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    rounded = bits + 0x7FFF + (bits >> 16 & 1)  # half to even
+    return jax.lax.bitcast_convert_type((rounded >> 16).astype(jnp.uint16), jnp.bfloat16)
+
+
+def _has_wide_products(dtype: Any) -> bool:
+    return dtype == jnp.bfloat16 and _here.get() and hardware.has_fast_bfloat16()
 
 
 def is_wider(compute: Any) -> bool:
@@ -124,9 +142,9 @@ def _product(subscripts: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _rounded(product: Callable[[dict[str, Any]], jax.Array], dtype: Any) -> jax.Array:
-    if dtype != jnp.bfloat16 or not _here.get() or not hardware.has_fast_bfloat16():
+    if not _has_wide_products(dtype):
         return product({})
-    return product({"preferred_element_type": jnp.float32}).astype(dtype)
+    return narrow(product({"preferred_element_type": jnp.float32}), dtype)
 
 
 _contract = jax.custom_jvp(_product, nondiff_argnums=(0,))

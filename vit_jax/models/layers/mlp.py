@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, narrow
 from vit_jax.models.layers.drop import Dropout
 from vit_jax.models.layers.init import RULES, Init, Initializer
 
@@ -58,7 +58,7 @@ _gelu_tanh.defvjp(lambda x: (_gelu_tanh(x), x), _gelu_tanh_backward)
 @jax.custom_vjp
 def _gelu_erf(x: jax.Array) -> jax.Array:
     wide = x.astype(jnp.float32)
-    return (wide * _normal_cdf(wide)).astype(x.dtype)
+    return narrow(wide * _normal_cdf(wide), x.dtype)
 
 
 def _gelu_erf_backward(x: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
@@ -87,7 +87,7 @@ class MlpKind(enum.StrEnum):
 def swiglu(gate: jax.Array, x: jax.Array) -> jax.Array:
     """Return silu(gate) * x; the explicit gradients keep both alone."""
     wide = gate.astype(jnp.float32)
-    return (wide * jax.nn.sigmoid(wide) * x.astype(jnp.float32)).astype(x.dtype)
+    return narrow(wide * jax.nn.sigmoid(wide) * x.astype(jnp.float32), x.dtype)
 
 
 def _swiglu_backward(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weight standardisation, the borders of convolution and max-pool, and channel rounding."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from vit_jax.models.conv.conv import Conv, Padding, WeightStd, max_pool
 from vit_jax.models.conv.resnet import bottleneck, round_channels
+from vit_jax.models.layers import dense
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
@@ -62,6 +65,17 @@ def test_borders_of_the_max_pool() -> None:
     # Inside, windows see no border.
     wide = jnp.broadcast_to(-jnp.arange(1.0, 8)[None, :, None, None], (1, 7, 7, 1))
     np.testing.assert_array_equal(max_pool(wide, Padding.FIXED)[0, 1:3, 1, 0], [-2, -4])
+
+
+@pytest.mark.parametrize("padding", Padding)
+def test_a_pass_of_this_machine_pools_without_windows(padding: Padding) -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 9, 12, 3))
+    pool = functools.partial(max_pool, padding=padding)
+    with dense.for_this_machine():
+        found, program = jax.jit(pool)(x), str(jax.make_jaxpr(lambda x: pool(x))(x))
+    np.testing.assert_array_equal(found, pool(x))
+    assert "reduce_window" not in program
+    assert "reduce_window" in str(jax.make_jaxpr(lambda x: pool(x))(x))
 
 
 def test_channels_are_rounded_as_in_timm() -> None:

@@ -44,6 +44,24 @@ def test_products_are_float32_inside_alone_and_round_to_the_same() -> None:
     np.testing.assert_allclose(np.asarray(found, np.float64), exact, rtol=2**-8, atol=1e-6)
 
 
+def test_a_cast_by_integers_has_the_bits_of_a_cast() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 1 << 16, dtype=np.uint32)
+    ties = (bits & 0xFFFF0000) | 0x8000
+    special = np.array([0, 1 << 31, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 1, 0x00400000], np.uint32)
+    values = np.concatenate([bits, ties, special]).view(np.float32)
+    values = values[~np.isnan(values)]
+    quiet = np.array([0x7FC00000, 0xFFC00000], np.uint32).view(np.float32)  # as sums have it
+    with dense.for_this_machine():
+        found = dense.narrow(jnp.asarray(values), jnp.bfloat16)
+        none = dense.narrow(jnp.asarray(quiet), jnp.bfloat16)
+        program = str(jax.make_jaxpr(lambda x: dense.narrow(x, jnp.bfloat16))(jnp.asarray(values)))
+    assert "shift_right_logical" in program
+    assert found.dtype == jnp.bfloat16
+    expected = values.astype(jnp.bfloat16)
+    np.testing.assert_array_equal(np.asarray(found).view(np.uint16), expected.view(np.uint16))
+    assert np.isnan(np.asarray(none, np.float32)).all()
+
+
 def test_float32_is_left_alone() -> None:
     wide = X.astype(jnp.float32)
     with dense.for_this_machine():
