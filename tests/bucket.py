@@ -103,6 +103,16 @@ class Bucket:
             return answer.read()
 
 
+def forget() -> None:
+    """Drop what this process keeps of a bucket's address: drivers, and what they have signed."""
+    if "s3fs" in sys.modules:
+        sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
+    if remote := sys.modules.get("vit_jax.storage.remote"):
+        for cached in (remote._driver, remote._signer, remote._signed):
+            cached.cache_clear()
+        remote._only_driver.clear()
+
+
 class _Object(NamedTuple):
     data: bytes
     generation: int

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.browser import chrome  # noqa: F401  (a fixture of every test)
-from tests.bucket import Bucket
+from tests.bucket import Bucket, forget
 
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 
@@ -87,10 +87,7 @@ def bucket() -> Iterator[Bucket]:
         for key, value in running.env.items():
             patch.setenv(key, value)
         yield running
-    if "s3fs" in sys.modules:  # its client keeps the address
-        sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
-    if "vit_jax.storage.remote" in sys.modules:
-        sys.modules["vit_jax.storage.remote"]._driver.cache_clear()
+    forget()
 
 
 def needs_s3fs() -> None:

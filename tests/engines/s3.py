@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.bucket import forget
 from tests.engines.slurm import until
 
 NO_FAULTS: dict[str, Any] = {
@@ -134,9 +135,7 @@ def running(log: Path, bucket: str = "bucket") -> Iterator[S3]:
             yield server
     finally:
         server.close()
-        if "s3fs" in sys.modules:  # its client keeps the address
-            sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
-            sys.modules["vit_jax.storage.remote"]._driver.cache_clear()
+        forget()
 
 
 class _Proxy(http.server.ThreadingHTTPServer):

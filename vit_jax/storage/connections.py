@@ -13,33 +13,36 @@ import os
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 # Seconds without a connection, and without a byte, after which a request has failed.
 CONNECT, SILENCE = 20.0, 30.0
+
+# What is left as it is in an address: all that has a meaning there, and what is quoted already.
+_LEFT = "/%:@!$&'()*+,;=?~"
 
 # By process and server: a forked process must not speak over its parent's connections.
 _idle: dict[tuple[int, str, str], list[http.client.HTTPConnection]] = {}
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What a server says."""
 
     status: int
     data: bytes
 
 
-def get(address: str, headers: Mapping[str, str]) -> Answer:
+def get(address: str, headers: Mapping[str, str]) -> HttpAnswer:
     """Ask for an address of http:// or https://, for whatever status.
 
     Raises OSError or http.client.HTTPException: no answer, or one that is cut off.
     """
     parts = urlsplit(address)
     idle = _idle.setdefault((os.getpid(), parts.scheme, parts.netloc), [])
-    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    target = quote(parts.path or "/", _LEFT) + ("?" + quote(parts.query, _LEFT)) * bool(parts.query)
     with contextlib.suppress(IndexError, ConnectionError):  # the server may have closed it since
         return _exchange(idle.pop(), idle, target, headers)
-    return _exchange(_connected(parts.scheme, parts.netloc), idle, target, headers)
+    return _exchange(_connected(parts), idle, target, headers)
 
 
 def _exchange(
@@ -47,11 +50,11 @@ def _exchange(
     idle: list[http.client.HTTPConnection],
     target: str,
     headers: Mapping[str, str],
-) -> Answer:
+) -> HttpAnswer:
     try:
         connection.request("GET", target, headers=dict(headers))
         response = connection.getresponse()
-        answer = Answer(response.status, response.read())
+        answer = HttpAnswer(response.status, response.read())
     except BaseException:
         connection.close()
         raise
@@ -59,13 +62,14 @@ def _exchange(
     return answer
 
 
-def _connected(scheme: str, netloc: str) -> http.client.HTTPConnection:
-    if scheme == "https":
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            netloc, timeout=CONNECT, context=_tls()
-        )
-    else:
-        connection = http.client.HTTPConnection(netloc, timeout=CONNECT)
+def _connected(parts: SplitResult) -> http.client.HTTPConnection:
+    host, is_secure = parts.hostname or "", parts.scheme == "https"
+    port = parts.port or (443 if is_secure else 80)
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=CONNECT, context=_tls())
+        if is_secure
+        else http.client.HTTPConnection(host, port, timeout=CONNECT)
+    )
     connection.connect()
     connection.sock.settimeout(SILENCE)
     return connection

@@ -2,8 +2,8 @@
 """Files on disk and in buckets by one name: DIR/a.tar, gs://, s3://, hf:// and https:// addresses.
 
 A name may have braces, as shells have them: {000..146}, {a,b}. The drivers are fsspec's, an extra
-each; ranges of gs://, s3:// and https:// files are read without them, for a fifth to two fifths of
-the CPU time. A request that fails for a moment is tried again with growing pauses, by the driver
+each; ranges of gs://, s3:// and https:// files are read without them, for a quarter of the CPU time
+or less. A request that fails for a moment is tried again with growing pauses, by the driver
 where it does so itself; what stays wrong is one line that names the address.
 """
 
@@ -282,8 +282,8 @@ def read_range(path: str, start: int, stop: int) -> bytes:
         finally:
             os.close(file)
     kind, driver = scheme(path), filesystem(path)
-    is_drivers = kind == "hf" or getattr(driver, "requester_pays", False)
-    if is_drivers or _place(path) in _only_driver:
+    by_driver = kind == "hf" or getattr(driver, "requester_pays", False)
+    if by_driver or _place(path) in _only_driver:
         # hf:// would read megabytes ahead.
         ahead = {"cache_type": "none"} if kind == "hf" else {}
         data = trying(path, lambda: driver.cat_file(path, start=start, end=stop, **ahead))
@@ -343,7 +343,7 @@ def _signed(path: str, process: int, _period: int) -> str:
 
 @functools.cache
 def _signer(_process: int) -> Any:
-    """Return a driver that signs as all regions allow, by default an address has the old form."""
+    """Return a driver that signs in the form of all regions; the default is an older one."""
     import fsspec
 
     options = _options("s3")

@@ -9,7 +9,7 @@ import pytest
 from vit_jax.storage import connections
 
 ANSWER = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\n\r\nabc"
-Serve = Callable[[Callable[[int], bytes]], str]
+Serve = Callable[..., str]
 
 
 @pytest.fixture
@@ -17,27 +17,27 @@ def serve() -> Iterator[Serve]:
     """Start a server whose n-th answer, of all connections, is a function of n; "" hangs up."""
     servers: list[socketserver.ThreadingTCPServer] = []
 
-    def start(answer: Callable[[int], bytes]) -> str:
+    def start(answer: Callable[[int], bytes], asked: list[bytes] | None = None) -> str:
+        seen = [] if asked is None else asked
+
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                server.connections += 1
                 while line := self.rfile.readline():
-                    server.asked.append(line)
+                    seen.append(line)
                     while self.rfile.readline().strip():
                         pass
-                    data = answer(len(server.asked))
+                    data = answer(len(seen))
                     self.wfile.write(data)
                     if not data.endswith(b"abc"):
                         return
 
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        server.connections, server.asked = 0, []
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{server.server_address[1]}/x?y=1"
 
-    yield lambda answer: start(answer)
+    yield start
     for server in servers:
         server.shutdown()
         server.server_close()
@@ -71,3 +71,12 @@ def test_an_answer_that_is_cut_off_ends_its_connection(serve: Serve) -> None:
     with pytest.raises(http.client.IncompleteRead):
         connections.get(address, {})
     assert connections.get(address, {}) == (206, b"abc")
+
+
+def test_what_an_address_cannot_hold_is_quoted(serve: Serve) -> None:
+    asked: list[bytes] = []
+    address = serve(lambda _: ANSWER, asked).replace(
+        "/x?y=1", "/müde Katze/100%25.tar?key=a b+c%2F"
+    )
+    assert connections.get(address, {}) == (206, b"abc")
+    assert asked == [b"GET /m%C3%BCde%20Katze/100%25.tar?key=a%20b+c%2F HTTP/1.1\r\n"]

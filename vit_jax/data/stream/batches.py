@@ -66,7 +66,9 @@ class Loading(NamedTuple):
     num_readers: int  # threads that read ahead from a bucket, in each process
     num_workers: int  # processes besides this one
     prefetch: int  # batches prepared ahead, by each process
-    at_once: int  # batches in work: two, so that no thread idles at the end of one, and those read
+    # Batches in work: two that are decoded, so that no thread idles at the end of one, and those
+    # that are read from a bucket meanwhile.
+    at_once: int
 
 
 def choose(
