@@ -97,15 +97,17 @@ def markdown(device: str, rows: Rows) -> str:
 def heads(rows: Rows) -> str:
     """Return a sentence that names the commits of the package that were measured.
 
-    Rows of earlier versions do not name theirs; where no row does, the sentence is empty.
+    Rows of earlier versions name none; the sentence has their day.
     """
-    counts = Counter(row.get("head") for row in rows).most_common()
-    if set(dict(counts)) == {None}:
-        return ""
-    if len(counts) == 1:
-        return f"All rows are of the package at `{counts[0][0]}`."
-    named = [f"`{name}` ({n}" if name else f"not noted ({n}" for name, n in counts]
-    return f"The package's commits: {named[0]} rows), {'), '.join(named[1:])})."
+    commits = [
+        f"`{row['head']}`" if row.get("head") else f"an unnamed commit of {row['date']}"
+        for row in rows
+    ]
+    (first, count), *rest = Counter(commits).most_common()
+    if not rest:
+        return f"All rows are of the package at {first}."
+    others = "".join(f", {name} ({n})" for name, n in rest)
+    return f"The package's commits: {first} ({count} rows){others}."
 
 
 def _ratio(row: dict[str, Any]) -> str:

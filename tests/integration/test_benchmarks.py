@@ -314,10 +314,13 @@ def test_a_table_has_training_beside_forward_and_marks_no_peer():
 
 
 def test_a_table_says_which_commits_its_rows_are_of():
-    assert tables.heads([{}, {"head": None}]) == ""
+    old = {"date": "2026-11-24", "head": None}
+    assert tables.heads([old, {"date": "2026-11-24"}]) == (
+        "All rows are of the package at an unnamed commit of 2026-11-24."
+    )
     assert tables.heads([{"head": "a"}, {"head": "a"}]) == "All rows are of the package at `a`."
-    assert tables.heads([{"head": "b"}, {"head": "a"}, {}, {"head": "a"}]) == (
-        "The package's commits: `a` (2 rows), `b` (1), not noted (1)."
+    assert tables.heads([{"head": "b"}, {"head": "a"}, old, {"head": "a"}]) == (
+        "The package's commits: `a` (2 rows), `b` (1), an unnamed commit of 2026-11-24 (1)."
     )
 
 
