@@ -107,7 +107,7 @@ def heads(rows: Rows) -> str:
     if not rest:
         return f"All rows are of the package at {first}."
     others = "".join(f", {name} ({n})" for name, n in rest)
-    return f"The package's commits: {first} ({count} rows){others}."
+    return f"The package's commits: {first} ({count} of the rows){others}."
 
 
 def _ratio(row: dict[str, Any]) -> str:

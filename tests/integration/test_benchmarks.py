@@ -320,7 +320,7 @@ def test_a_table_says_which_commits_its_rows_are_of():
     )
     assert tables.heads([{"head": "a"}, {"head": "a"}]) == "All rows are of the package at `a`."
     assert tables.heads([{"head": "b"}, {"head": "a"}, old, {"head": "a"}]) == (
-        "The package's commits: `a` (2 rows), `b` (1), an unnamed commit of 2026-11-24 (1)."
+        "The package's commits: `a` (2 of the rows), `b` (1), an unnamed commit of 2026-11-24 (1)."
     )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import http.client
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,6 +21,8 @@ CONNECT, SILENCE = 20.0, 30.0
 
 # What is left as it is in an address: all that has a meaning there, and what is quoted already.
 _LEFT = "/%:@!$&'()*+,;=?~"
+_STRAY = re.compile("%(?![0-9A-Fa-f]{2})")
+_HEADERS = {"User-Agent": "vitjax"}  # some servers refuse who has no name
 
 # By process and server: a forked process must not speak over its parent's connections.
 _idle: dict[tuple[int, str, str], list[http.client.HTTPConnection]] = {}
@@ -39,8 +42,9 @@ def get(address: str, headers: Mapping[str, str]) -> HttpAnswer:
     """
     parts = urlsplit(address)
     idle = _idle.setdefault((os.getpid(), parts.scheme, parts.netloc), [])
-    target = quote(parts.path or "/", _LEFT) + ("?" + quote(parts.query, _LEFT)) * bool(parts.query)
-    with contextlib.suppress(IndexError, ConnectionError):  # the server may have closed it since
+    target = _quoted(parts.path or "/") + f"?{_quoted(parts.query)}" * bool(parts.query)
+    # The server may have closed it since; over TLS that is no ConnectionError.
+    with contextlib.suppress(IndexError, ConnectionError, ssl.SSLError):
         return _exchange(idle.pop(), idle, target, headers)
     return _exchange(_connected(parts), idle, target, headers)
 
@@ -52,14 +56,19 @@ def _exchange(
     headers: Mapping[str, str],
 ) -> HttpAnswer:
     try:
-        connection.request("GET", target, headers=dict(headers))
+        connection.request("GET", target, headers={**_HEADERS, **headers})
         response = connection.getresponse()
         answer = HttpAnswer(response.status, response.read())
     except BaseException:
         connection.close()
         raise
-    idle.append(connection)  # if the server closes it, the next request opens it again
+    if connection.sock is not None:  # else the server has said that it closes it
+        idle.append(connection)
     return answer
+
+
+def _quoted(text: str) -> str:
+    return quote(_STRAY.sub("%25", text), _LEFT)
 
 
 def _connected(parts: SplitResult) -> http.client.HTTPConnection:

@@ -3,6 +3,7 @@ import http.server
 import multiprocessing
 import os
 import random
+import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,9 +114,34 @@ def test_signed_addresses_of_another_region_are_left_to_the_driver(
     assert remote.read_range(path, 5, 100) == DATA[5:100]
     assert not remote._only_driver
     assert "X-Amz-Algorithm=AWS4-HMAC-SHA256" in remote._signed(path, os.getpid(), 0)
+    served.set(forbidden="data/")  # to the driver as well: no fault of the address
+    with pytest.raises(remote.ForbiddenError):
+        remote.read_range(path, 5, 100)
+    assert not remote._only_driver
+    served.set()
     monkeypatch.setattr(remote, "_signed", lambda *_: f"{elsewhere}/data/none")
     for _ in range(2):
         assert remote.read_range(path, 5, 100) == DATA[5:100]
+    assert remote._only_driver == {"s3://data"}
+
+
+def test_the_driver_knows_proxies_and_certificates(
+    served: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_s3fs()
+    path, other = "s3://data/train-000.tar", "s3://data/train-001.tar"
+    monkeypatch.setattr(remote, "_only_driver", set())
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "_signed", lambda *_: "http://127.0.0.1:9/none")
+        patch.setattr(remote, "_proxies", lambda: {"http": "http://127.0.0.1:9"})
+        assert remote.read_range(path, 5, 100) == DATA[5:100]
+    assert not remote._only_driver
+
+    def untrusted(*_: object) -> None:
+        raise ssl.SSLCertVerificationError("self-signed certificate")
+
+    monkeypatch.setattr(connections, "get", untrusted)
+    assert remote.read_range(other, 5, 100) == DATA[5:100]
     assert remote._only_driver == {"s3://data"}
 
 

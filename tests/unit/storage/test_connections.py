@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import http.client
+import os
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -61,6 +65,23 @@ def test_a_connection_that_the_server_has_closed_is_opened_again(serve: Serve) -
     assert [connections.get(address, {}) for _ in range(2)] == [(206, b"abc")] * 2
 
 
+def test_a_connection_over_tls_that_the_server_has_closed_is_opened_again(serve: Serve) -> None:
+    class Closed(http.client.HTTPConnection):
+        def request(self, *_: Any, **__: Any) -> None:  # what Python 3.11 raises after a reset
+            raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+
+    address = serve(lambda _: ANSWER)
+    host = urlsplit(address).netloc
+    connections._idle[os.getpid(), "http", host] = [Closed(host) for _ in range(2)]
+    assert [connections.get(address, {}) for _ in range(3)] == [(206, b"abc")] * 3
+
+
+def test_a_connection_that_the_server_ends_is_not_kept(serve: Serve) -> None:
+    address = serve(lambda _: ANSWER.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    assert connections.get(address, {}) == (206, b"abc")
+    assert connections._idle[os.getpid(), "http", urlsplit(address).netloc] == []
+
+
 def test_a_server_that_hangs_up_at_once_is_no_closed_connection(serve: Serve) -> None:
     with pytest.raises(ConnectionError):
         connections.get(serve(lambda _: b""), {})
@@ -76,7 +97,7 @@ def test_an_answer_that_is_cut_off_ends_its_connection(serve: Serve) -> None:
 def test_what_an_address_cannot_hold_is_quoted(serve: Serve) -> None:
     asked: list[bytes] = []
     address = serve(lambda _: ANSWER, asked).replace(
-        "/x?y=1", "/müde Katze/100%25.tar?key=a b+c%2F"
+        "/x?y=1", "/müde Katze/100%25 5%.tar?key=a b+c%2F"
     )
     assert connections.get(address, {}) == (206, b"abc")
-    assert asked == [b"GET /m%C3%BCde%20Katze/100%25.tar?key=a%20b+c%2F HTTP/1.1\r\n"]
+    assert asked == [b"GET /m%C3%BCde%20Katze/100%25%205%25.tar?key=a%20b+c%2F HTTP/1.1\r\n"]

@@ -43,7 +43,7 @@ _TINY = 4096
 _IMAGES_PER_SECOND = 1600
 # Limits of a process's readers: a driver's connections, and enough where a read seems quick.
 _MOST, _LEAST = 96, 16
-# Batches that are decoded at once, by the threads that ask for them and their helpers.
+# Batches that are decoded at once, at least, by the threads that ask for them and their helpers.
 _DECODED = 2
 # With more cores, Python is the bottleneck of a process.
 _CORES_OF_A_PROCESS = 8
@@ -101,7 +101,7 @@ def choose(
     if far:
         needed = _seconds(source) * _IMAGES_PER_SECOND * cores / max(num_workers, 1)
         readers = min(max(math.ceil(needed), _LEAST), _MOST)
-        # One is decoded while as many are read as the readers can, or both would wait in turn.
+        # Besides those that are decoded, as many as the readers can read.
         at_once += math.ceil(readers / rows)
     return Loading(num_threads or threads, readers, num_workers, max(prefetch, at_once), at_once)
 
@@ -355,7 +355,9 @@ class Batches:
         self._made = [key for key in self.fields if key not in inner.spec]
         self._tokenized = tokenized if self._made else None
         self._lock = threading.Lock()
-        self._turns = threading.Semaphore(_DECODED)
+        # More where a batch has fewer rows than it would have helpers.
+        self._decoded = max(_DECODED, math.ceil(self.num_threads / max(len(self.rows), 1)))
+        self._turns = threading.Semaphore(self._decoded)
         self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._closed = False
 
@@ -407,7 +409,7 @@ class Batches:
         This thread takes rows as well: it would otherwise be woken for nothing but to wait again,
         and who is woken takes Python's lock from those who decode.
         """
-        helpers = max(self.num_threads - min(self.at_once, _DECODED), 0)
+        helpers = max(self.num_threads - min(self.at_once, self._decoded), 0)
         if not helpers:
             fill(range(count))
             return

@@ -46,11 +46,17 @@ def window_max(
     x: Float[Array, "B H W C"], size: int, stride: int, pads: Pads
 ) -> Float[Array, "B P Q C"]:
     """Return `reduce_max`, with an element-wise gradient."""
-    return reduce_max(x, size, stride, pads)
+    return _maximum(x, size, stride, pads)
+
+
+def _maximum(x: jax.Array, *window: Any) -> jax.Array:
+    if is_for_this_machine():  # a third of the time on a CPU; an export keeps its pooling
+        return functools.reduce(jnp.maximum, _windows(x, *window))
+    return reduce_max(x, *window)
 
 
 def _max_forward(x: jax.Array, *window: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    y = reduce_max(x, *window)
+    y = _maximum(x, *window)
     return y, (x, y)
 
 
@@ -335,8 +341,6 @@ def max_pool(x: Float[Array, "B H W C"], padding: Padding) -> Float[Array, "B P 
         x, pads = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), ((0, 0), (0, 0))
     else:
         pads = _same_pads(x, 3, 2) if padding is Padding.SAME else ((1, 1), (1, 1))
-    if is_for_this_machine() and hardware.target().platform == "cpu":  # a quarter of the time
-        return functools.reduce(jnp.maximum, _windows(x, 3, 2, pads))
     pool = window_max if hardware.target().platform == "cpu" else reduce_max
     return pool(x, 3, 2, pads)
 

@@ -71,8 +71,8 @@ def for_this_machine() -> Iterator[None]:
     `narrow`. The rounding is the same, and only the order of the sums is another. XLA's CPU backend
     has kernels for bfloat16 that return float32 alone, and widens the operands of others: there
     these have twice the speed, and on Intel's CPUs two thirds (benchmarks/NOTES.md). On any CPU
-    depthwise convolutions are loops (models/conv/conv.py). Evaluation while training keeps its bits
-    without.
+    depthwise convolutions are loops, and the stem's max-pool is a maximum of shifted maps
+    (models/conv/conv.py). Evaluation while training keeps its bits without.
     """
     token = _here.set(True)
     try:
@@ -89,14 +89,25 @@ def is_for_this_machine() -> bool:
 def narrow(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
     """Cast float32 to the dtype of a layer.
 
-    Where passes are traced in forms for an AMD CPU, to bfloat16 by integers and by the same bits:
-    around a GELU XLA's own cast takes twice the time.
+    Where passes are traced in forms for an AMD CPU, to bfloat16 by integers, which gives the bits
+    of a cast for all numbers, infinities and the NaNs of arithmetic: around a GELU XLA's own cast
+    takes twice the time.
     """
-    if not _has_wide_products(dtype):
-        return x.astype(dtype)
+    return jnp.asarray(_by_integers(x)) if _has_wide_products(dtype) else x.astype(dtype)
+
+
+@jax.custom_jvp
+def _by_integers(x: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     rounded = bits + 0x7FFF + (bits >> 16 & 1)  # half to even
     return jax.lax.bitcast_convert_type((rounded >> 16).astype(jnp.uint16), jnp.bfloat16)
+
+
+@_by_integers.defjvp
+def _by_integers_tangent(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    return jnp.asarray(_by_integers(*primals)), tangents[0].astype(jnp.bfloat16)
 
 
 def _has_wide_products(dtype: Any) -> bool:

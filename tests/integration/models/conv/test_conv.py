@@ -73,7 +73,9 @@ def test_a_pass_of_this_machine_pools_without_windows(padding: Padding) -> None:
     pool = functools.partial(max_pool, padding=padding)
     with dense.for_this_machine():
         found, program = jax.jit(pool)(x), str(jax.make_jaxpr(lambda x: pool(x))(x))
+        gradient = jax.grad(lambda x: pool(x).sum())(jnp.zeros_like(x))
     np.testing.assert_array_equal(found, pool(x))
+    np.testing.assert_array_equal(gradient, jax.grad(lambda x: pool(x).sum())(jnp.zeros_like(x)))
     assert "reduce_window" not in program
     assert "reduce_window" in str(jax.make_jaxpr(lambda x: pool(x))(x))
 

@@ -62,6 +62,17 @@ def test_a_cast_by_integers_has_the_bits_of_a_cast() -> None:
     assert np.isnan(np.asarray(none, np.float32)).all()
 
 
+def test_a_pass_of_this_machine_has_gradients() -> None:
+    def gradient(x: jax.Array) -> jax.Array:
+        return jax.grad(lambda x: dense.matmul(x, KERNEL).astype(jnp.float32).sum())(x)
+
+    expected = np.asarray(gradient(X), np.float32)
+    with dense.for_this_machine():
+        found = np.asarray(gradient(X), np.float32)
+    assert np.abs(expected).min() > 0
+    np.testing.assert_allclose(found, expected, rtol=2**-7)
+
+
 def test_float32_is_left_alone() -> None:
     wide = X.astype(jnp.float32)
     with dense.for_this_machine():
