@@ -22,7 +22,7 @@ CONNECT, SILENCE = 20.0, 30.0
 # What is left as it is in an address: all that has a meaning there, and what is quoted already.
 _LEFT = "/%:@!$&'()*+,;=?~"
 _STRAY = re.compile("%(?![0-9A-Fa-f]{2})")
-_HEADERS = {"User-Agent": "vitjax"}  # some servers refuse who has no name
+_HEADERS = {"User-Agent": "vitjax"}  # some servers refuse clients without one
 
 # By process and server: a forked process must not speak over its parent's connections.
 _idle: dict[tuple[int, str, str], list[http.client.HTTPConnection]] = {}
@@ -42,7 +42,7 @@ def get(address: str, headers: Mapping[str, str]) -> HttpAnswer:
     """
     parts = urlsplit(address)
     idle = _idle.setdefault((os.getpid(), parts.scheme, parts.netloc), [])
-    target = _quoted(parts.path or "/") + f"?{_quoted(parts.query)}" * bool(parts.query)
+    target = _quoted(parts.path or "/") + (f"?{_quoted(parts.query)}" if parts.query else "")
     # The server may have closed it since; over TLS that is no ConnectionError.
     with contextlib.suppress(IndexError, ConnectionError, ssl.SSLError):
         return _exchange(idle.pop(), idle, target, headers)

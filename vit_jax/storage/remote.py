@@ -283,10 +283,9 @@ def read_range(path: str, start: int, stop: int) -> bytes:
         finally:
             os.close(file)
     kind, driver = scheme(path), filesystem(path)
-    # It knows which hosts of s3:// a proxy is for.
-    is_behind = kind == "s3" and bool(_proxies())
-    by_driver = kind == "hf" or is_behind or getattr(driver, "requester_pays", False)
-    if by_driver or _place(path) in _only_driver:
+    # s3fs knows for which hosts a proxy is.
+    by_driver = kind == "hf" or (kind == "s3" and _proxies()) or _place(path) in _only_driver
+    if by_driver or getattr(driver, "requester_pays", False):
         # hf:// would read megabytes ahead.
         ahead = {"cache_type": "none"} if kind == "hf" else {}
         data = trying(path, lambda: driver.cat_file(path, start=start, end=stop, **ahead))
@@ -330,13 +329,20 @@ def _ranged(path: str, start: int, stop: int) -> bytes:
     if found.status in _REDIRECTS:
         _redirecting.add(_place(path))
         found = _pool(os.getpid()).request("GET", address, headers=headers)
+    return _data(found)
+
+
+def _data(found: Any) -> bytes:
     if found.status >= 400:
         raise _Refused(found.status, found.data)
     return found.data
 
 
 def _by_signature(path: str, start: int, stop: int, headers: dict[str, str]) -> bytes:
-    """Read a range of s3://, by the driver where a signed address is refused and the driver not."""
+    """Read a range of s3:// by a signed address, or by the driver where that is refused.
+
+    Where the driver may read then, it reads all else of the bucket as well.
+    """
     address = _signed(path, os.getpid(), int(time.time() // _SIGN_EVERY))
     try:
         found = connections.get(address, headers)
@@ -346,9 +352,7 @@ def _by_signature(path: str, start: int, stop: int, headers: dict[str, str]) -> 
         data = filesystem(path).cat_file(path, start=start, end=stop)
         _only_driver.add(_place(path))
         return data
-    if found.status >= 400:
-        raise _Refused(found.status, found.data)
-    return found.data
+    return _data(found)
 
 
 @functools.lru_cache(1 << 14)

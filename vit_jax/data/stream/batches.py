@@ -314,8 +314,8 @@ class Batches:
 
     Element i holds the `rows` of batch `first + i`: the views, and the source's other `fields`. The
     thread that asks for it decodes. Where `at_once` threads ask, two of them decode, and the rest
-    of `num_threads` others help both. If reads wait for a network, `num_readers` threads read
-    ahead, for those who ask and do not decode yet as well.
+    of `num_threads` others help both; of batches with few rows, more of them decode. If reads wait
+    for a network, `num_readers` threads read ahead, also for those who ask and do not decode yet.
 
     Tokens of a `Tokenized` source are those of a caption drawn for the position, or of the first.
 
